@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card: PCI function, BAR 0, slots; and the state of a card that is stopped, from which the card
-//! or another card of the same make goes on. A stopped card makes no DMA and no interrupts, and loses
-//! nothing, as a device in the state STOP of the kernel's VFIO migration (include/uapi/linux/vfio.h).
+//! The card: PCI function, BAR 0, slots; and the state of a stopped card, from which this card or
+//! another card of the same make continues. A stopped card makes no DMA, sends no interrupts and
+//! loses nothing, like a device in the state STOP of the kernel's VFIO migration
+//! (include/uapi/linux/vfio.h).
 
 use crate::config::{CardConfig, IrqKind, Profile};
 use crate::dma::{Access, Answer, DmaSpace};
@@ -24,35 +25,35 @@ use std::time::{Duration, Instant};
 
 /// What the slots share: memory, interrupts, the log.
 pub struct Host {
-    /// Events go here.
+    /// The recorder of events.
     pub recorder: Recorder,
     /// Guest memory.
     pub memory: DmaSpace,
     /// Interrupt vectors.
     pub irqs: Irqs,
-    /// Where the memory of the relay interface is.
+    /// The addresses of the memory of the relay interface.
     pub relay: Tables,
-    /// The clock of the times in records.
+    /// The clock for the times in records.
     pub clock: Clock,
     irq: IrqKind,
     bus_master: AtomicBool,
     dead: AtomicBool,
-    /// The card dies when so many registers will have been read; 0: it does not.
+    /// The card dies when this many registers have been read; 0: it does not.
     dead_in: AtomicU64,
 }
 
 impl Host {
-    /// Whether the card can interrupt at all.
+    /// Returns whether the card can interrupt at all.
     pub fn has_irqs(&self) -> bool {
         self.irq != IrqKind::None
     }
 
-    /// Sends a vector. False when it went nowhere.
+    /// Sends the interrupt of a vector. Returns false if nobody received it.
     pub fn fire(&self, vector: usize) -> bool {
         self.on_the_bus() && self.irqs.fire(vector, self.irq == IrqKind::Msi)
     }
 
-    /// One DMA access.
+    /// Makes one DMA access.
     pub fn dma(&self, iova: u64, access: Access<'_>, give_up: Option<&AtomicBool>) -> Answer {
         if !self.on_the_bus() {
             return None;
@@ -60,7 +61,7 @@ impl Host {
         self.memory.access(iova, access, give_up)
     }
 
-    /// The memory, while the card may access memory.
+    /// Returns the memory, while the card may access memory.
     pub fn memory_in_reach(&self) -> Option<&DmaSpace> {
         self.on_the_bus().then_some(&self.memory)
     }
@@ -69,7 +70,7 @@ impl Host {
         self.bus_master.load(Ordering::Acquire) && !self.is_dead()
     }
 
-    /// Counts a read of a register. Whether it is the one at which the card is to die.
+    /// Counts a read of a register. Returns whether the card is to die at this read.
     fn dies_at_this_read(&self) -> bool {
         let count = |left: u64| left.checked_sub(1);
         let before = self
@@ -78,7 +79,7 @@ impl Host {
         before == Ok(1)
     }
 
-    /// Whether the card acts dead.
+    /// Returns whether the card acts dead.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
@@ -91,12 +92,12 @@ pub struct Card {
     slots: Vec<Arc<Slot>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pci: Mutex<ConfigSpace>,
-    /// Held while a client goes away, and while the card is stopped or takes a state.
+    /// Held while a client disconnects, and while the card is stopped or takes a state.
     turnover: Mutex<()>,
 }
 
 impl Card {
-    /// A card as after power-on, with emulated engines and their threads.
+    /// Makes a card in its state after power-on, with emulated engines and their threads.
     pub fn new(config: CardConfig, recorder: Recorder) -> Arc<Self> {
         let engines = config.slots.iter();
         let engines = engines.map(|slot| Arc::new(slot.engine) as Arc<dyn EngineMaker>);
@@ -104,7 +105,7 @@ impl Card {
         Self::with_makers(config, makers, recorder)
     }
 
-    /// As [`Card::new`], with a maker of engines for each slot.
+    /// Like [`Card::new`], with a maker of engines for each slot.
     pub fn with_makers(
         config: CardConfig,
         makers: Vec<Arc<dyn EngineMaker>>,
@@ -141,27 +142,27 @@ impl Card {
         })
     }
 
-    /// What it is made of.
+    /// Returns what the card is made of.
     pub fn config(&self) -> &CardConfig {
         &self.config
     }
 
-    /// What its slots share.
+    /// Returns what the slots of the card share.
     pub fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
-    /// Its log.
+    /// Returns the recorder of the card's log.
     pub fn recorder(&self) -> &Recorder {
         &self.host.recorder
     }
 
-    /// Its slots.
+    /// Returns the slots of the card.
     pub fn slots(&self) -> &[Arc<Slot>] {
         &self.slots
     }
 
-    /// A read of BAR 0.
+    /// Reads BAR 0.
     pub fn bar_read(&self, off: u64, data: &mut [u8]) {
         if self.host.dies_at_this_read() {
             self.set_dead(true);
@@ -230,8 +231,7 @@ impl Card {
             | bit(self.config.profile.has_relay(), FEATURE_RELAY)
     }
 
-    /// A write of BAR 0. One that is not an aligned 64-bit one to a writable register has no
-    /// effect.
+    /// Writes BAR 0. Only an aligned 64-bit write to a writable register has an effect.
     pub fn bar_write(&self, off: u64, data: &[u8]) {
         if self.host.is_dead() {
             return;
@@ -278,7 +278,7 @@ impl Card {
         self.pci.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read of configuration space.
+    /// Reads configuration space.
     pub fn config_read(&self, off: u64, data: &mut [u8]) {
         if self.host.is_dead() {
             data.fill(0xff);
@@ -287,7 +287,7 @@ impl Card {
         }
     }
 
-    /// A write of configuration space.
+    /// Writes configuration space.
     pub fn config_write(&self, off: u64, data: &[u8]) {
         if self.host.is_dead() {
             return;
@@ -308,7 +308,8 @@ impl Card {
         }
     }
 
-    /// Function-level or bus reset: as after power-on, once the last DMA is complete.
+    /// Function-level or bus reset: puts the card into its state after power-on, once its last DMA
+    /// is complete.
     pub fn device_reset(&self) {
         self.power_on(false);
     }
@@ -321,19 +322,19 @@ impl Card {
         self.recorder().record(What::DeviceReset);
     }
 
-    /// A client plugged the card, which goes on if it was stopped.
+    /// Handles the arrival of a client. The card continues if it was stopped.
     pub fn connect(&self) {
         self.recorder().record(What::Connect);
         self.thaw();
     }
 
-    /// Returns what `f` returns. No client goes away meanwhile.
+    /// Calls `f` and returns its result. No client disconnects meanwhile.
     pub fn with_client<R>(&self, f: impl FnOnce() -> R) -> R {
         let _held = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
         f()
     }
 
-    /// The client is gone.
+    /// Handles the departure of the client.
     pub fn disconnect(&self) {
         let _held = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
         self.power_on(true);
@@ -346,20 +347,20 @@ impl Card {
         self.recorder().record(What::Disconnect);
     }
 
-    /// The card loses the memory that begins in [iova, iova + size). Returns when no engine can
-    /// reach the memory.
+    /// Takes from the card the memory that begins in [iova, iova + size). Returns when no engine
+    /// can reach that memory.
     pub fn unmap(&self, iova: u64, size: u64) {
         self.host.memory.unmap(iova, size);
         self.slots.iter().for_each(|slot| slot.release());
     }
 
-    /// The card loses all memory.
+    /// Takes all memory from the card.
     pub fn unmap_all(&self) {
         self.host.memory.clear();
         self.slots.iter().for_each(|slot| slot.release());
     }
 
-    /// Switches a misbehaviour.
+    /// Switches a misbehaviour on or off.
     pub fn fault(&self, slot: usize, command: FaultCommand) {
         match command {
             FaultCommand::Clear => {
@@ -377,12 +378,12 @@ impl Card {
         if on == self.host.is_dead() {
             return;
         }
-        // The checker must know first: what a dead card does not write is not missing. A card that
-        // comes back has nothing under way.
+        // The checker must know first, because what a dead card does not write is not missing. A
+        // card that comes back has nothing under way.
         self.recorder().record(What::Dead { on });
         self.host.dead.store(on, Ordering::Release);
-        // The link was down, not the power: a host would not know that it has to set the
-        // configuration space up anew.
+        // The link was down, not the power. After a loss of power, the host would have to set up
+        // configuration space again, and would not know it.
         self.slots.iter().for_each(|s| s.power_on(true));
         self.host.relay.clear();
         // The checker must know that nothing runs any more, and that windows are closed.
@@ -403,7 +404,7 @@ impl Card {
     }
 }
 
-/// The state of a card that is stopped. The serialized form leaves the states of engines out:
+/// The state of a stopped card. The serialized form omits the states of engines:
 /// [`SlotState::engine`] returns them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -412,13 +413,13 @@ pub struct CardState {
     config_space: Vec<u8>,
     /// `CTX_TABLE`, `CTX_COUNT`, `RECORDS`.
     tables: (u64, u64, u64),
-    /// The time of the card's clock.
+    /// The time by the card's clock.
     time: u64,
     /// The slots.
     pub slots: Vec<SlotState>,
 }
 
-/// What a guest's driver has found out about a card and relies on.
+/// What a guest's driver has learnt about a card and relies on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Make {
     profile: Profile,
@@ -426,7 +427,7 @@ pub struct Make {
     slots: Vec<SlotMake>,
 }
 
-/// What a guest's driver has found out about a slot.
+/// What a guest's driver has learnt about a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SlotMake {
     engine: EngineKind,
@@ -435,11 +436,11 @@ struct SlotMake {
 }
 
 impl Make {
-    /// Checks that a state of a card of the make `there` is of this make.
+    /// Checks that this make can take a state of a card of the make `there`.
     ///
     /// # Errors
     ///
-    /// Both makes in words.
+    /// A text that names both makes.
     pub fn check(&self, there: &Self) -> Result<(), String> {
         if self == there {
             return Ok(());
@@ -456,7 +457,7 @@ impl Make {
         format!("profile {profile}, {irq}, slots {}", slots.join(", "))
     }
 
-    /// Returns the number of bytes of the engine's state in a slot.
+    /// Returns the size in bytes of the engine's state in a slot.
     pub fn engine_bytes(&self, slot: usize) -> usize {
         let pages = self.slots.get(slot).map_or(0, |slot| slot.state_pages);
         usize::try_from(pages).unwrap_or(0).saturating_mul(4096)
@@ -486,10 +487,10 @@ impl Card {
         }
     }
 
-    /// Stops the card: when this returns, no slot accesses memory or interrupts. Registers can be
-    /// read and written; a job that is started begins when the card goes on. A client that writes
-    /// registers meanwhile gets a state of several moments. `Err`: a slot whose job did not stop
-    /// within `limit`; the card goes on.
+    /// Stops the card: when this returns, no slot accesses memory or interrupts. Registers can
+    /// still be read and written; a job that is started begins when the card continues. If a client
+    /// writes registers meanwhile, the state is not that of a single moment. `Err`: a slot whose
+    /// job did not stop within `limit`; the card then continues.
     pub fn freeze(&self, limit: Duration) -> Result<(), usize> {
         let until = Instant::now() + limit;
         self.slots().iter().for_each(|slot| slot.freeze());
@@ -506,7 +507,7 @@ impl Card {
         }
     }
 
-    /// Lets the card go on.
+    /// Lets the card continue.
     pub fn thaw(&self) {
         self.slots().iter().for_each(|slot| slot.thaw());
     }
@@ -521,7 +522,7 @@ impl Card {
         self.slots().iter().any(|slot| slot.is_busy())
     }
 
-    /// Returns the state of the card, which is stopped.
+    /// Returns the state of the card, which must be stopped.
     pub fn state(&self) -> CardState {
         let host = self.host();
         CardState {
@@ -533,7 +534,7 @@ impl Card {
         }
     }
 
-    /// Takes the state of a card of the same make. The card is stopped, and stays so.
+    /// Takes a state of a card of the same make. The card must be stopped, and stays stopped.
     ///
     /// # Errors
     ///
@@ -581,7 +582,7 @@ impl Card {
     }
 
     /// Sends an interrupt for each slot, because an interrupt may have been lost when the card was
-    /// stopped. A driver reads the status of its slots then.
+    /// stopped. The driver then reads the status of its slots.
     pub fn interrupt_again(&self) {
         if self.host().has_irqs() {
             self.slots().iter().for_each(|slot| slot.spurious(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The checker: a pure function over the events. It knows the protocol and whose pages are whose,
-//! and nothing of the card's insides.
+//! The checker: a pure function of the events. It knows the protocol and the owners of pages, and
+//! nothing of the card's internals.
 
 mod relay;
 mod snapshots;
@@ -16,8 +16,8 @@ use std::fmt::Write;
 use relay::RelayView;
 use snapshots::Snapshots;
 
-/// What a driver can do wrong, and last what the card itself can. The names are those of
-/// `docs/card.md`.
+/// What a driver can do wrong, and at the end what the card itself can do wrong. The names are
+/// those of `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 #[value(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name in replies.
+    /// Returns the name used in replies.
     pub fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().into())
@@ -84,8 +84,8 @@ struct Owners {
     gone: bool,
 }
 
-/// What was written to an application register, and for whom (`None`: for the job that will be
-/// started next).
+/// A value that was written to an application register, and for whom (`None`: for the job that will
+/// be started next).
 #[derive(Clone, Copy, Debug)]
 struct Written {
     value: u64,
@@ -99,7 +99,7 @@ struct SlotView {
     running_tag: u64,
     tag: u64,
     app: BTreeMap<u16, Written>,
-    /// Values of the registers that must stand while the slot is busy.
+    /// Values of the registers that must not change while the slot is busy.
     controls: BTreeMap<&'static str, u64>,
     job: Option<u64>,
     dirty: bool,
@@ -107,18 +107,18 @@ struct SlotView {
     drain_until: u64,
     unflushed: bool,
     settings: Settings,
-    /// The RESET bit is set, whether that has an effect or not.
+    /// The RESET bit is set, whether it has an effect or not.
     in_reset: bool,
     reasons: Reasons,
     relay: RelayView,
 }
 
-/// Why the card may do now what it is not told to do at that moment.
+/// Why the card may now do something without a command at this moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reasons {
     /// A PAUSE was honoured since the START.
     pause: bool,
-    /// There is something that an interrupt tells.
+    /// There is something to interrupt for.
     irq: bool,
 }
 
@@ -142,7 +142,7 @@ impl SlotView {
         }
     }
 
-    /// Why a START or another DMA offset is too early now.
+    /// Returns why it is too early for a START or for another DMA offset.
     fn undrained(&self, t: u64) -> Option<String> {
         let settled = self.reset_at.map_or(0, |at| {
             at.saturating_add(self.settings.settle_us.saturating_mul(1000))
@@ -156,7 +156,7 @@ impl SlotView {
 }
 
 impl Checker {
-    /// Takes one event in. Returns what it violated, as log lines.
+    /// Processes one event. Returns its violations, as log lines.
     pub fn step(&mut self, event: &Event) -> Vec<What> {
         let t = event.t;
         match &event.what {
@@ -273,17 +273,17 @@ impl Checker {
         }
     }
 
-    /// The counts of the kinds that occurred.
+    /// Returns the counts of the kinds that occurred.
     pub fn counts(&self) -> &BTreeMap<Kind, u64> {
         &self.counts
     }
 
-    /// All violations together.
+    /// Returns the number of all violations.
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// The reply to `violations`.
+    /// Returns the reply to `violations`.
     pub fn text(&self) -> String {
         let mut text = format!("total={}", self.total());
         for (kind, n) in &self.counts {
@@ -292,14 +292,14 @@ impl Checker {
         text
     }
 
-    /// The digest of the newest snapshot of a tenant; empty: there is none.
+    /// Returns the digest of a tenant's newest snapshot; empty if there is none.
     pub fn saved_text(&self, token: u64) -> String {
         self.snapshots
             .saved(token)
             .map_or_else(String::new, |hash| format!("hash={hash:#x}"))
     }
 
-    /// The last violation.
+    /// Returns the last violation.
     pub fn why(&self) -> &str {
         &self.last
     }
@@ -313,7 +313,7 @@ impl Checker {
         });
     }
 
-    /// Forgets all of the slots but their settings, which outlive every reset.
+    /// Forgets all about the slots except their settings, which survive every reset.
     fn power_on(&mut self) {
         for view in &mut self.slots {
             *view = SlotView::new(view.settings);
@@ -389,7 +389,7 @@ impl Checker {
         }
     }
 
-    /// What may be written to the control register of a slot.
+    /// Returns the values that may be written to the control register of a slot.
     fn commands(&self, slot: usize) -> &'static [u64] {
         const ALL: [u64; 4] = [
             ctl::START_NEW,
@@ -452,8 +452,8 @@ impl Checker {
         }
     }
 
-    /// Bus mastering is switched while all slots are quiescent; a slot that a reset does not stop
-    /// is not the driver's fault.
+    /// Checks that bus mastering is switched only while all slots are quiescent. If a reset does
+    /// not stop a slot, that is not the driver's fault.
     fn master(&mut self, t: u64, on: bool) {
         let to = if on { "on" } else { "off" };
         for slot in 0..self.slots.len() {
@@ -534,8 +534,8 @@ impl Checker {
         }
     }
 
-    /// The registers written since the last run are the new job's; what is left of another's is
-    /// residue.
+    /// Assigns the registers that were written since the last run to the new job; values left from
+    /// another tenant are residue.
     fn claim_registers(&mut self, slot: usize, tag: u64) {
         let mut residue = Vec::new();
         for (&offset, written) in &mut self.slots[slot].app {
@@ -554,22 +554,22 @@ impl Checker {
         }
     }
 
-    /// Whether the engine of a slot takes jobs from a queue, on a card that lets it leave and tell
-    /// by itself.
+    /// Returns whether the slot has a queue engine that may leave the slot and report completions
+    /// without a command.
     fn acts_by_itself(&self, slot: usize) -> bool {
         self.config
             .as_ref()
             .is_some_and(|c| c.profile.is_fermata() && c.slots[slot].engine.has_queue())
     }
 
-    /// An event of completions comes while a queue engine runs, and then an interrupt is due.
+    /// Handles a completion event: an interrupt is due if a queue engine is running.
     fn completions(&mut self, slot: usize) {
         let by_itself = self.acts_by_itself(slot);
         let view = &mut self.slots[slot];
         view.reasons.irq |= by_itself && view.phase == Phase::Running;
     }
 
-    /// An interrupt that no misbehaviour sent tells of something.
+    /// Checks that there is a reason for an interrupt that no misbehaviour sent.
     fn irq(&mut self, slot: usize) {
         let view = &mut self.slots[slot];
         if !std::mem::take(&mut view.reasons.irq) {
@@ -586,7 +586,7 @@ impl Checker {
         let view = &mut self.slots[slot];
         let asked = view.reasons.pause;
         view.phase = phase;
-        // With RELAY there is an interrupt for the record instead.
+        // With RELAY, the interrupt is for the record instead.
         let is_end = matches!(phase, Phase::Paused | Phase::Finished);
         view.reasons.irq |= is_end && !view.relay.on;
         let allowed = if empty { by_itself } else { asked };
@@ -640,7 +640,7 @@ impl Checker {
         }
     }
 
-    /// What was of one that is gone may be anybody's.
+    /// Forgets which pages belonged to tenants that are gone: anybody may touch them now.
     fn forget_gone(&mut self) {
         for owners in self.owners.values_mut() {
             owners.gone = false;
@@ -668,8 +668,8 @@ impl Checker {
         }
     }
 
-    /// A canary whose whole lines are touched by the range: a line of which it has a part only may
-    /// be touched for another's sake.
+    /// Returns a canary of which the range touches a whole line. A line that belongs to the canary
+    /// only in part may be touched for its other bytes.
     fn canary_in(&self, (gpa, len): Range) -> Option<u64> {
         let end = gpa.saturating_add(len);
         let hit = |(&start, &size): (&u64, &u64)| {

@@ -5,14 +5,14 @@ use crate::engine::EngineKind;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The most slots that the register map has room for.
+/// The most slots for which the register map has room.
 pub const MAX_SLOTS: usize = 8;
 
 /// The register profiles of `docs/card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// An Optimus card as it is.
+    /// An Optimus card without changes.
     Base,
     /// With interrupts, window check, quiescent PAUSED and a snapshot unit.
     Fermata,
@@ -21,7 +21,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// The name used on the command line and in replies.
+    /// Returns the name used on the command line and in replies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -30,18 +30,18 @@ impl Profile {
         }
     }
 
-    /// Whether it has what the fermata profile adds.
+    /// Returns whether the profile has what the fermata profile adds.
     pub fn is_fermata(self) -> bool {
         self != Self::Base
     }
 
-    /// Whether it has orders.
+    /// Returns whether the profile has orders.
     pub fn has_relay(self) -> bool {
         self == Self::Relay
     }
 }
 
-/// How the card interrupts.
+/// How the card sends interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IrqKind {
@@ -54,7 +54,7 @@ pub enum IrqKind {
 }
 
 impl IrqKind {
-    /// The name used on the command line and in replies.
+    /// Returns the name used on the command line and in replies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Msix => "msix",
@@ -74,29 +74,29 @@ pub struct Settings {
     pub save_us: u64,
     /// What a restore costs.
     pub restore_us: u64,
-    /// Base: how long DMA may still arrive after PAUSED, FINISH or a reset.
+    /// Base: how long after PAUSED, FINISH or a reset DMA may still arrive.
     pub drain_us: u64,
     /// Base: how long the status may read the old value after a START.
     pub start_lag_us: u64,
     /// Snapshot size in 4 KiB pages.
     pub state_pages: u64,
-    /// Base: what a driver must wait after a reset.
+    /// Base: how long a driver must wait after a reset.
     pub settle_us: u64,
     /// Fermata: how long an engine without work stays on its slot.
     #[serde(default = "default_linger_us")]
     pub linger_us: u64,
-    /// Bytes of a frame, in which snapshots are saved and restored; 0: all of a snapshot is one
-    /// frame.
+    /// Bytes of a frame, the unit in which snapshots are saved and restored; 0: the whole snapshot
+    /// is one frame.
     #[serde(default)]
     pub frame_bytes: u64,
-    /// What each frame that is saved costs, beside `save_us`.
+    /// The cost of each frame that is saved, in addition to `save_us`.
     #[serde(default)]
     pub frame_save_ns: u64,
-    /// What each frame that is restored costs, beside `restore_us`.
+    /// The cost of each frame that is restored, in addition to `restore_us`.
     #[serde(default)]
     pub frame_restore_ns: u64,
-    /// Fermata: 1: a reset of the slot clears all application registers, and its capabilities say
-    /// so.
+    /// Fermata: 1: a reset of the slot clears all application registers, and the slot's
+    /// capabilities say so.
     #[serde(default)]
     pub reset_clears: u64,
 }
@@ -105,20 +105,20 @@ fn default_linger_us() -> u64 {
     20
 }
 
-/// Snapshots beyond this size are refused as a setting.
+/// The largest snapshot that can be set.
 const MAX_STATE_PAGES: u64 = 4096;
-/// Times beyond a minute are refused as a setting.
+/// The longest time that can be set: one minute.
 const MAX_US: u64 = 60_000_000;
 
-/// Frames beyond this size are refused as a setting: it is that of the largest snapshot.
+/// The largest frame that can be set: the largest snapshot.
 const MAX_FRAME_BYTES: u64 = MAX_STATE_PAGES * 4096;
-/// Frames that cost more than a second are refused as a setting.
+/// The highest cost of a frame that can be set: one second.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 /// The smallest frame.
 const MIN_FRAME_BYTES: u64 = 64;
 
 impl Settings {
-    /// Bytes of a frame of a snapshot.
+    /// Returns the size of a frame in bytes.
     pub fn frame(&self) -> usize {
         match self.frame_bytes {
             0 => MAX_FRAME_BYTES as usize,
@@ -126,7 +126,7 @@ impl Settings {
         }
     }
 
-    /// What a slot with `engine` has when nothing is set.
+    /// Returns the default settings of a slot with `engine`.
     pub fn default_for(engine: EngineKind) -> Self {
         let speed = match engine {
             EngineKind::Linkedlist => 4,
@@ -183,13 +183,13 @@ impl Settings {
 /// One slot of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotConfig {
-    /// What it computes.
+    /// What the slot computes.
     pub engine: EngineKind,
-    /// Its settings at power-on.
+    /// The settings at power-on.
     pub settings: Settings,
 }
 
-/// A whole card.
+/// A complete card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardConfig {
     /// Register profile.
@@ -198,13 +198,14 @@ pub struct CardConfig {
     pub irq: IrqKind,
     /// 1 to [`MAX_SLOTS`] slots.
     pub slots: Vec<SlotConfig>,
-    /// It has the capability of address translation services (ATS), and makes no use of them.
+    /// The card has the capability for address translation services (ATS), but does not use them.
     #[serde(default)]
     pub ats: bool,
 }
 
 impl CardConfig {
-    /// A card with an engine in each slot. A base card has no interrupts, whatever `irq` says.
+    /// Returns a card with an engine in each slot. A base card has no interrupts, whatever `irq`
+    /// says.
     pub fn new(profile: Profile, irq: IrqKind, engines: &[EngineKind]) -> Result<Self, String> {
         if engines.is_empty() || engines.len() > MAX_SLOTS {
             return Err(format!("a card has 1 to {MAX_SLOTS} slots"));
@@ -226,7 +227,8 @@ impl CardConfig {
         })
     }
 
-    /// Applies one `slot=N|all,key=value[,key=value]...` of the command line.
+    /// Applies one argument `slot=N
+    /// all,key=value[,key=value]...` of the command line.
     pub fn apply(&mut self, text: &str) -> Result<(), String> {
         let mut parts = text.split(',');
         let slot = parts
@@ -256,7 +258,7 @@ impl CardConfig {
     }
 }
 
-/// A decimal or 0x number.
+/// Parses a decimal or 0x number.
 pub fn parse_number(text: &str) -> Result<u64, String> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The control connection (docs/card.md): lines of text in, one line of text out for each. The
-//! card's side, and a client's.
+//! The control connection (docs/card.md): for each line of text that comes in, one line of text
+//! goes out. The card's side, and a client's.
 
 use crate::card::Card;
 use crate::config::parse_number;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// A line is no longer than this.
+/// The longest line.
 const MAX_LINE: u64 = 4 << 20;
 
 /// What a request asks for.
@@ -60,7 +60,7 @@ pub enum Request {
 struct Words<'a>(Vec<&'a str>);
 
 impl<'a> Words<'a> {
-    /// Takes `key=` out.
+    /// Removes `key=VALUE` and returns the value.
     fn value(&mut self, key: &str) -> Option<&'a str> {
         let at = self
             .0
@@ -77,7 +77,7 @@ impl<'a> Words<'a> {
         self.required(key).and_then(parse_number)
     }
 
-    /// Takes a bare word out.
+    /// Removes a bare word. Returns whether it was there.
     fn flag(&mut self, word: &str) -> bool {
         let at = self.0.iter().position(|w| *w == word);
         at.map(|at| self.0.remove(at)).is_some()
@@ -106,7 +106,7 @@ impl<'a> Words<'a> {
 }
 
 impl Request {
-    /// Parses verb and arguments, for a card with so many slots.
+    /// Parses verb and arguments, for a card with `slots` slots.
     pub fn parse(text: &str, slots: usize) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
         let verb = words.next().ok_or("no verb")?;
@@ -205,7 +205,7 @@ fn tenant(words: &mut Words<'_>) -> Result<What, String> {
     Ok(What::Tenant { token, pages })
 }
 
-/// No guest has more memory than the address space of a 48-bit card, and no tenant that much.
+/// No guest has more memory than the address space of a 48-bit card, and no tenant has that much.
 const MAX_RANGE: u64 = 1 << 40;
 
 fn range(text: &str) -> Result<Range, String> {
@@ -243,12 +243,12 @@ fn on_or_off(words: &mut Words<'_>) -> Result<bool, String> {
 pub struct ControlServer {
     card: Arc<Card>,
     quit: Box<dyn Fn() + Send + Sync>,
-    /// It was asked for, and is done behind the answer, for which the process must live.
+    /// Quitting was requested. It follows the answer, because the process must live to send it.
     quits: AtomicBool,
 }
 
 impl ControlServer {
-    /// `quit` is called for the verb of that name.
+    /// Makes a server that calls `quit` for the verb of that name.
     pub fn new(card: Arc<Card>, quit: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             card,
@@ -257,7 +257,7 @@ impl ControlServer {
         })
     }
 
-    /// Serves any number of connections, until the process ends.
+    /// Serves any number of connections until the process ends.
     pub fn serve(self: Arc<Self>, listener: &UnixListener) {
         for stream in listener.incoming().flatten() {
             let control = self.clone();
@@ -287,7 +287,7 @@ impl ControlServer {
         }
     }
 
-    /// The reply to one line; none to an empty one.
+    /// Returns the reply to one line; `None` if the line is empty.
     pub fn answer(&self, line: &str) -> Option<String> {
         let line = line.trim();
         let id = line.split_ascii_whitespace().next()?;
@@ -348,8 +348,8 @@ impl ControlServer {
         })
     }
 
-    /// Asks the judge, once all that slots do in one step is recorded: a record in memory tells a
-    /// client of a run that the log does not know yet.
+    /// Asks the judge, once everything that slots do in one step is recorded: a record in memory
+    /// may tell a client of a run that the log does not contain yet.
     fn ask(&self, question: impl FnOnce(&Judge) -> String + Send + 'static) -> String {
         self.card.slots().iter().for_each(|slot| slot.settle());
         self.card.recorder().ask(question)
@@ -360,7 +360,8 @@ impl ControlServer {
     }
 }
 
-/// A connection. Other clients may use the port too: a request has an ID, which its reply repeats.
+/// A connection. Other clients may use the port, too: each request has an ID, which its reply
+/// repeats.
 #[derive(Debug)]
 pub struct Control {
     input: BufReader<File>,
@@ -368,7 +369,7 @@ pub struct Control {
     requests: u64,
 }
 
-/// What a tenant had of a slot, as the card saw it.
+/// A tenant's use of a slot, as the card saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Run {
     /// Number of STARTs.
@@ -385,7 +386,7 @@ fn told_number(text: &str) -> Result<u64> {
 }
 
 impl Control {
-    /// Opens the port: /dev/virtio-ports/fermata.card0 in the machine.
+    /// Opens the port; in the machine, it is /dev/virtio-ports/fermata.card0.
     pub fn open(path: &Path) -> Result<Self> {
         let output = OpenOptions::new()
             .read(true)
@@ -423,7 +424,8 @@ impl Control {
         }
     }
 
-    /// Sends a request. Returns the numbers in the reply, which are words of the form KEY=NUMBER.
+    /// Sends a request. Returns the numbers in the reply, which consists of words of the form
+    /// KEY=NUMBER.
     pub fn numbers(&mut self, request: &str) -> Result<HashMap<String, u64>> {
         let reply = self.ask(request)?;
         Ok(reply
@@ -452,7 +454,7 @@ impl Control {
         Ok((get("status") & 0xff == 1).then(|| get("tag")))
     }
 
-    /// Returns what each tenant had of a slot, by token.
+    /// Returns each tenant's use of a slot, by token.
     pub fn runs(&mut self, slot: u32) -> Result<HashMap<u64, Run>> {
         let reply = self.ask(&format!("runs slot={slot}"))?;
         let mut runs = HashMap::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Guest memory by IOVA: descriptors on a hit, messages to the client on a miss. The accesses of a
-//! slot are gathered into few log lines.
+//! slot are gathered into a few log lines.
 
 use crate::event::{Range, Unit, What};
 use crate::ram::{file_id, FileId, Piece, Ram, View};
@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// The client's own memory access, for what it did not share.
+/// The client's own memory access, for memory that it did not share.
 pub trait Remote: Send + Sync {
-    /// Reads from an IOVA. Gives up, with false, when `give_up` becomes true.
+    /// Reads from an IOVA. Gives up and returns false when `give_up` becomes true.
     fn read(&self, iova: u64, buf: &mut [u8], give_up: &AtomicBool) -> bool;
     /// Writes to an IOVA.
     fn write(&self, iova: u64, data: &[u8], give_up: &AtomicBool) -> bool;
@@ -35,13 +35,13 @@ impl Access<'_> {
     }
 }
 
-/// What memory answered: the guest-physical ranges that were touched, or nothing.
+/// The answer of memory: the guest-physical ranges that were touched, or nothing.
 pub type Answer = Option<Vec<Range>>;
 
-/// Ranges that can be mapped at the same time, as many as the kernel's VFIO allows.
+/// How many ranges can be mapped at the same time: as many as the kernel's VFIO allows.
 const MAPPINGS: usize = 65_535;
 
-/// All of guest memory that the card may reach.
+/// All guest memory that the card may reach.
 #[derive(Default)]
 pub struct DmaSpace {
     map: RwLock<DmaMap>,
@@ -63,7 +63,8 @@ impl DmaSpace {
             .insert(iova, size, writable, backing)
     }
 
-    /// Unmaps all that begins in [iova, iova + size). Returns when no access to it is under way.
+    /// Unmaps everything that begins in [iova, iova + size). Returns when no access to it is under
+    /// way.
     pub fn unmap(&self, iova: u64, size: u64) {
         self.map
             .write()
@@ -71,14 +72,14 @@ impl DmaSpace {
             .remove(iova, size);
     }
 
-    /// Maps [iova, iova + size) into this process; `None`: not all of it is shared and writable, or
-    /// its parts are no whole pages.
+    /// Maps [iova, iova + size) into this process; `None` if not all of it is shared and writable,
+    /// or its parts are not whole pages.
     pub fn view(&self, iova: u64, size: u64) -> Option<View> {
         let pieces = self.pieces(iova, size)?;
         View::of(&pieces).ok()
     }
 
-    /// Whether all of [iova, iova + size) is shared and writable.
+    /// Returns whether all of [iova, iova + size) is shared and writable.
     pub fn covers(&self, iova: u64, size: u64) -> bool {
         self.pieces(iova, size).is_some()
     }
@@ -100,7 +101,8 @@ impl DmaSpace {
             .largest()
     }
 
-    /// Returns IOVA and length of the range around `iova` that is shared and writable, without a hole.
+    /// Returns IOVA and length of the range around `iova` that is shared and writable, without a
+    /// hole.
     pub fn range_around(&self, iova: u64) -> Option<(u64, u64)> {
         self.map
             .read()
@@ -120,12 +122,12 @@ impl DmaSpace {
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = DmaMap::default();
     }
 
-    /// Who answers on a miss.
+    /// Sets who answers on a miss.
     pub fn set_remote(&self, remote: Option<Arc<dyn Remote>>) {
         *self.remote.write().unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    /// Accesses shared memory; on a miss asks the client, unless `give_up` is missing.
+    /// Accesses shared memory; on a miss, asks the client if `give_up` is given.
     pub fn access(
         &self,
         iova: u64,
@@ -174,7 +176,8 @@ struct Mapping {
 #[derive(Default)]
 struct DmaMap {
     mappings: BTreeMap<u64, Mapping>,
-    /// Only mappings and views keep a file, so that memory and descriptor go with the last of them.
+    /// Only mappings and views hold a file, so that memory and descriptor are released with the
+    /// last of them.
     files: HashMap<FileId, Weak<Ram>>,
 }
 
@@ -243,7 +246,7 @@ impl DmaMap {
         }
     }
 
-    /// The parts of files behind a range that may be written.
+    /// Returns the parts of files behind a range, if they may be written.
     fn pieces(&self, iova: u64, size: u64) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         let end = iova.checked_add(size)?;
@@ -271,7 +274,7 @@ impl DmaMap {
         self.ranges().into_iter().find(is_around)
     }
 
-    /// IOVAs and lengths of the ranges that are shared and writable, without a hole.
+    /// Returns IOVAs and lengths of the ranges that are shared and writable, without a hole.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (&start, mapping) in &self.mappings {
@@ -287,8 +290,8 @@ impl DmaMap {
         ranges
     }
 
-    /// Resolves all of the range before anything is touched. No memory answers at a range that goes
-    /// beyond the last address.
+    /// Resolves the whole range before anything is touched. Memory does not answer for a range that
+    /// extends beyond the last address.
     fn access(&self, iova: u64, access: &mut Access<'_>) -> Lookup {
         let last = access.len().saturating_sub(1);
         if iova.checked_add(last).is_none() {
@@ -332,7 +335,7 @@ fn transfer(segments: &[(&Ram, Range)], access: &mut Access<'_>) -> Lookup {
     Lookup::Done(segments.iter().map(|(_, range)| *range).collect())
 }
 
-/// What a DMA access is resolved to in the log.
+/// The resolution of DMA accesses in the log, in bytes.
 pub const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 
@@ -350,7 +353,7 @@ struct Gathered {
 }
 
 impl DmaTrace {
-    /// One access that touched these guest-physical ranges.
+    /// Adds one access that touched these guest-physical ranges.
     pub fn add(&mut self, write: bool, ranges: &[Range]) {
         let gathered = if write {
             &mut self.writes
@@ -363,7 +366,7 @@ impl DmaTrace {
         }
     }
 
-    /// The log lines for all since the last call.
+    /// Takes the log lines for everything since the last call.
     pub fn take(&mut self, slot: usize, tag: u64, unit: Unit) -> Vec<What> {
         let mut out = Vec::new();
         for (write, gathered) in [(false, &mut self.reads), (true, &mut self.writes)] {
@@ -506,7 +509,7 @@ mod tests {
         space.access(0x1_0ff0, Access::Write(&data), None).unwrap();
         let view = space.view(0x1_0000, 0x2000).unwrap();
         assert_eq!(view.len(), 0x2000);
-        // SAFETY: within the view, which nobody writes now.
+        // SAFETY: within the view, which is not written at this time.
         let seen = unsafe { std::slice::from_raw_parts(view.address().as_ptr().add(0xff0), 32) };
         assert_eq!(seen, data);
         assert!(space.covers(0x1_1000, 0x1000));
@@ -531,7 +534,7 @@ mod tests {
         space.unmap(0x9_0000, 0);
     }
 
-    /// How many descriptors and mappings of this process are of files with that name.
+    /// Returns how many descriptors and mappings of this process are of files with that name.
     fn holds(name: &str) -> (usize, usize) {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let fds = std::fs::read_dir("/proc/self/fd").unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the card sees and does: the lines of its log, and all that the checker and the ledger know.
+//! What the card sees and does: the lines of its log, which are all that the checker and the ledger
+//! know.
 
 use crate::config::{CardConfig, Settings};
 use crate::relay::{Order, Reason};
@@ -19,11 +20,11 @@ pub struct Event {
     pub what: What,
 }
 
-/// What a slot does, as the log tells it.
+/// What a slot is doing, as the log says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Nothing since the reset.
+    /// Nothing has run since the reset.
     Idle,
     /// Reads a snapshot.
     Restoring,
@@ -40,7 +41,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether a START is refused and windows must stay as they are.
+    /// Returns whether a START is refused and windows must not change.
     pub fn busy(self) -> bool {
         matches!(
             self,
@@ -67,11 +68,11 @@ pub enum Unit {
 pub enum OrderFate {
     /// Held for the present run.
     Held,
-    /// It took the held order back.
+    /// It withdrew the held order.
     Withdrawn,
     /// Taken at once by a vacant slot.
     Taken,
-    /// For another run, or for a slot that is vacant where it must not be, or the reverse.
+    /// It was for another run, or for a vacant slot when the slot was not vacant, or the reverse.
     Dropped,
     /// A misbehaviour swallowed it.
     Ignored,
@@ -80,7 +81,7 @@ pub enum OrderFate {
 }
 
 impl OrderFate {
-    /// Whether the order changed nothing.
+    /// Returns whether the order changed nothing.
     pub fn is_lost(self) -> bool {
         matches!(self, Self::Dropped | Self::Ignored | Self::Off)
     }
@@ -112,11 +113,11 @@ pub enum PauseFate {
     Ignored,
 }
 
-/// How far a save came.
+/// How far a save got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SavePart {
-    /// It begins; what stood there is lost.
+    /// It begins; the previous contents are lost.
     Begin,
     /// It is complete.
     Done,
@@ -124,23 +125,23 @@ pub enum SavePart {
     Torn,
 }
 
-/// What a save wrote, and what it could leave out.
+/// What a save wrote, and what it could omit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
     /// Frames that were written.
     pub saved: u64,
-    /// Frames that stand in the snapshot as they are.
+    /// Frames that were in the snapshot already, unchanged.
     pub skipped: u64,
     /// Bytes of the frames that were written.
     pub saved_bytes: u64,
-    /// Bytes of the others.
+    /// Bytes of the frames that were skipped.
     pub skipped_bytes: u64,
-    /// What the others would have cost.
+    /// What the skipped frames would have cost.
     pub skipped_ns: u64,
 }
 
 impl Frames {
-    /// Counts those of another save in.
+    /// Adds the frames of another save.
     pub fn add(&mut self, other: Self) {
         self.saved += other.saved;
         self.skipped += other.skipped;
@@ -156,7 +157,7 @@ impl Frames {
 pub enum IrqFate {
     /// Sent.
     Sent,
-    /// A misbehaviour, or a vector that nobody listens to, swallowed it.
+    /// A misbehaviour swallowed it, or nobody listens to the vector.
     Lost,
     /// Sent without reason (a misbehaviour).
     Spurious,
@@ -171,10 +172,11 @@ pub enum What {
     Card { config: CardConfig },
     /// A client plugged the card.
     Connect,
-    /// The client is gone: the next one finds the card as after power-on, and a guest that knows of
-    /// no tenants.
+    /// The client is gone. The next one finds the card in its state after power-on, and a guest
+    /// without known tenants.
     Disconnect,
-    /// Function-level reset, bus reset, power-on after `dead`: all slots as after power-on.
+    /// Function-level reset, bus reset, or power-on after `dead`: all slots are in their state
+    /// after power-on.
     DeviceReset,
     /// The card acts dead, or is back.
     Dead { on: bool },
@@ -184,7 +186,7 @@ pub enum What {
     Read { off: u64, len: u64, val: u64 },
     /// A register was written.
     Write { off: u64, len: u64, val: u64 },
-    /// RESET took hold of a slot. `aborted`: its engine was at work.
+    /// RESET took effect in a slot. `aborted`: its engine was at work.
     SlotReset { slot: usize, aborted: bool },
     /// A START was written.
     Start {
@@ -193,8 +195,8 @@ pub enum What {
         accepted: bool,
         tag: u64,
     },
-    /// A `START_NEW` was accepted, and the result register at `off` still shows something of a job
-    /// before.
+    /// A `START_NEW` was accepted, and the result register at `off` still shows a value of an
+    /// earlier job.
     ResultsLeft { slot: usize, off: u16 },
     /// A PAUSE was written, or a `PAUSE_AT_BOUNDARY`.
     Pause {
@@ -209,14 +211,14 @@ pub enum What {
         phase: Phase,
         fault: bool,
         snapshot_error: bool,
-        /// Paused for want of work.
+        /// Paused because its queue was empty.
         #[serde(default)]
         empty: bool,
     },
-    /// The slot tells of `n` completions while it runs.
+    /// The slot reports `n` completions while it runs.
     Completions { slot: usize, n: u64 },
-    /// An order was written, when RUN was `run`. `seen`: digest of the context that an accepted one
-    /// names.
+    /// An order was written when RUN was `run`. `seen`: digest of the context that an accepted
+    /// order names.
     Order {
         slot: usize,
         order: Order,
@@ -224,7 +226,7 @@ pub enum What {
         fate: OrderFate,
         seen: Option<u64>,
     },
-    /// Run `run` begins, of a context.
+    /// Run `run` of a context begins.
     Take { slot: usize, run: u32, context: u64 },
     /// The context of a run was loaded: digest of what was read, and the registers that were set.
     Load {
@@ -250,7 +252,7 @@ pub enum What {
     },
     /// All of a record that was late or torn is in memory. `irq`: its interrupt comes now.
     RecordLanded { slot: usize, run: u32, irq: bool },
-    /// Memory did not answer when the rest of a record was to come.
+    /// Memory did not answer when the rest of a record was written.
     RecordLost { slot: usize, run: u32 },
     /// A save begins or ends at these guest-physical ranges.
     Save {
@@ -278,7 +280,7 @@ pub enum What {
         n: u64,
         ranges: Vec<Range>,
     },
-    /// DMA that memory did not answer.
+    /// DMA for which memory did not answer.
     DmaError {
         slot: usize,
         unit: Unit,
@@ -308,22 +310,22 @@ pub enum What {
     Canary { gpa: u64, len: u64 },
     /// The canary is gone.
     CanaryGone { gpa: u64 },
-    /// Whether pages of nobody are forbidden to engines.
+    /// Whether engines must not touch pages without an owner.
     Enforce { on: bool },
-    /// The next restore of the tenant is of a state that this card has not saved, of this digest if
-    /// it is known.
+    /// The next restore of the tenant is from a state that this card has not saved, with this
+    /// digest if it is known.
     Import { token: u64, hash: Option<u64> },
-    /// Whether states from elsewhere may come at any time, unannounced.
+    /// Whether states from other cards may arrive at any time, unannounced.
     Imports { on: bool },
-    /// A mark of a test.
+    /// A marker set by a test.
     Mark { text: String },
     /// Violation counts start at 0 again.
     ClearViolations,
     /// Counters of a slot start at 0 again.
     ClearCounters { slot: usize },
-    /// Gap samples of a slot start anew.
+    /// Gap samples of a slot start over.
     ClearGaps { slot: usize },
-    /// Guest memory appears.
+    /// Guest memory is mapped.
     Map {
         iova: u64,
         len: u64,
@@ -331,19 +333,19 @@ pub enum What {
         fd: bool,
         flags: u32,
     },
-    /// Guest memory goes.
+    /// Guest memory is unmapped.
     Unmap { iova: u64, len: u64 },
-    /// The checker's verdict on the event before (written by the log, not read by the checker).
+    /// The checker's verdict on the previous event (written by the log, not read by the checker).
     Violation { kind: String, text: String },
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub fn now_ns() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Microseconds as nanoseconds, saturating.
+/// Converts microseconds to nanoseconds, saturating.
 pub const fn us(n: u64) -> u64 {
     n.saturating_mul(1000)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Counters, gaps, run times, and who was on which slot in order, derived from the events.
+//! Counters, gaps, run times, and the order in which tenants were on slots, derived from the
+//! events.
 
 use crate::config::CardConfig;
 use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, RecordFate, What};
@@ -8,7 +9,7 @@ use crate::relay::Reason;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
-/// What `counters` tells of a slot.
+/// What `counters` reports of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in docs/card.md
 pub struct Counters {
@@ -40,7 +41,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Takes in what became of orders and records.
+    /// Counts what became of orders and records.
     fn relay_step(&mut self, what: &What) {
         match *what {
             What::Order { fate, .. } => {
@@ -57,7 +58,7 @@ impl Counters {
     }
 }
 
-/// What `runs` tells of a tag.
+/// What `runs` reports of a tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Run {
@@ -89,7 +90,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Takes one event in.
+    /// Processes one event.
     pub fn step(&mut self, event: &Event) {
         let t = event.t;
         match &event.what {
@@ -128,14 +129,14 @@ impl Ledger {
         }
     }
 
-    /// The counters of a slot.
+    /// Returns the counters of a slot.
     pub fn counters(&self, slot: usize) -> Counters {
         self.slots
             .get(slot)
             .map_or_else(Counters::default, |s| s.counters)
     }
 
-    /// The reply to `counters`.
+    /// Returns the reply to `counters`.
     pub fn counters_text(&self, slot: usize) -> String {
         let c = self.counters(slot);
         format!(
@@ -176,7 +177,7 @@ impl Ledger {
         )
     }
 
-    /// The reply to `gaps`.
+    /// Returns the reply to `gaps`.
     pub fn gaps_text(&self, slot: usize) -> String {
         let Some(slot) = self.slots.get(slot) else {
             return String::new();
@@ -188,7 +189,7 @@ impl Ledger {
         )
     }
 
-    /// The reply to `runs`.
+    /// Returns the reply to `runs`.
     pub fn runs_text(&self, slot: usize) -> String {
         let mut text = String::new();
         for (tag, run) in self.slots.get(slot).map(|s| &s.runs).into_iter().flatten() {
@@ -251,7 +252,8 @@ impl SlotLedger {
                 c.pauses_written += 1;
                 c.pauses_at_boundary += u64::from(at_boundary);
                 match fate {
-                    // From the first: what is written again does not make it shorter.
+                    // Counted from the first PAUSE: a repeated PAUSE does not make the time
+                    // shorter.
                     PauseFate::Honoured => drop(self.paused_at.get_or_insert(t)),
                     PauseFate::Dropped | PauseFate::Ignored => c.pauses_dropped += 1,
                 }
@@ -341,7 +343,7 @@ impl SlotLedger {
         self.rested_at = rested.then_some(t);
     }
 
-    /// The run is over. A reset between PAUSED and the next START belongs to the gap.
+    /// Ends the run. A reset between PAUSED and the next START belongs to the gap.
     fn stop(&mut self, t: u64) {
         self.paused_at = None;
         if let Some((tag, since)) = self.running.take() {
@@ -364,21 +366,21 @@ fn percentiles(prefix: &str, samples: &[u64]) -> String {
     )
 }
 
-/// The nearest-rank percentile of `sorted`, which must ascend: the least sample that at least
-/// `percent` % of all samples do not exceed. 0 gives the smallest sample, 100 and above the largest
-/// one. `None` if there are no samples.
+/// Returns the nearest-rank percentile of `sorted`, which must be in ascending order: the smallest
+/// sample that is not exceeded by at least `percent` % of all samples. 0 gives the smallest sample,
+/// 100 and above give the largest. `None` if there are no samples.
 pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     let rank = (sorted.len() * percent).div_ceil(100);
     let last = sorted.len().checked_sub(1)?;
     sorted.get(rank.saturating_sub(1).min(last)).copied()
 }
 
-/// So many are remembered; older ones are forgotten.
+/// The most turns that are remembered; older ones are forgotten.
 const KEPT: usize = 65_536;
-/// One reply has no more.
+/// The most turns in one reply.
 const TOLD: usize = 2_048;
 
-/// One turn of events on a slot.
+/// One entry of the history: an event on a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
     slot: usize,
@@ -390,20 +392,20 @@ struct Turn {
 #[derive(Debug, Default)]
 pub struct History {
     turns: VecDeque<Turn>,
-    /// Number of the first that is kept.
+    /// Number of the first turn that is kept.
     first: u64,
-    /// Whose job each slot had last.
+    /// The tag of each slot's last job.
     tags: Vec<u64>,
-    /// Of each slot, the number of the turn that an order was taken for whose context is not loaded
-    /// yet.
+    /// For each slot, the number of the turn of an order that was taken, as long as the order's
+    /// context is not loaded.
     taken: Vec<Option<u64>>,
 }
 
-/// What stands in the place of a turn until the context is loaded, and for good if it never is.
+/// Stands in the place of a turn until the context is loaded, or for good if it never is.
 const TAKEN: &str = "";
 
 impl History {
-    /// Takes one event in.
+    /// Processes one event.
     pub fn step(&mut self, event: &Event) {
         match event.what {
             What::Start {
@@ -416,7 +418,7 @@ impl History {
                 self.tags[slot] = tag;
                 self.begin(slot, if resume { "resume" } else { "start" });
             }
-            // The run has its place in the order from here on, and its name when it is loaded.
+            // The run has its place in the order from now on, and gets its name when it is loaded.
             What::Take { slot, .. } => {
                 self.taken.resize(self.taken.len().max(slot + 1), None);
                 self.taken[slot] = Some(self.end());
@@ -457,7 +459,7 @@ impl History {
         }
     }
 
-    /// Number of the next turn.
+    /// Returns the number of the next turn.
     fn end(&self) -> u64 {
         self.first + self.turns.len() as u64
     }
@@ -466,7 +468,7 @@ impl History {
         self.taken.get_mut(slot)?.take()
     }
 
-    /// A turn that stands where its order was taken, or last if there was none.
+    /// Adds a turn: in the place of its order, or at the end if there was no order.
     fn begin(&mut self, slot: usize, what: &'static str) {
         let Some(number) = self.take_place(slot) else {
             return self.push(slot, what);
@@ -492,8 +494,8 @@ impl History {
         self.turns.push_back(Turn { slot, what, tag });
     }
 
-    /// The reply to `history`: those from number `from` on, up to one that is not known yet; or
-    /// without it none, only the number of the next one.
+    /// Returns the reply to `history`: the turns from number `from` on, up to the first that is not
+    /// known yet. Without `from`, the reply is only the number of the next turn.
     pub fn text(&self, from: Option<u64>) -> String {
         let end = self.end();
         let known = self

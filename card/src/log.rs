@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The recorder: events go through a channel to a thread that checks, counts and writes them, so
-//! that no register access waits.
+//! that no register access has to wait.
 
 use crate::checker::Checker;
 use crate::event::{now_ns, Event, What};
@@ -18,19 +18,19 @@ enum Message {
     Stop,
 }
 
-/// All that is derived from the events.
+/// Everything that is derived from the events.
 #[derive(Default)]
 pub struct Judge {
     /// Protocol violations.
     pub checker: Checker,
     /// Counters and times.
     pub ledger: Ledger,
-    /// Who was on which slot.
+    /// Which tenant was on which slot.
     pub history: History,
 }
 
 impl Judge {
-    /// Takes one event in. Returns what it violated.
+    /// Processes one event. Returns its violations.
     pub fn step(&mut self, event: &Event) -> Vec<What> {
         self.ledger.step(event);
         self.history.step(event);
@@ -38,7 +38,7 @@ impl Judge {
     }
 }
 
-/// Takes events in, from any thread.
+/// Records events, from any thread.
 #[derive(Clone)]
 pub struct Recorder(Option<Sender<Message>>);
 
@@ -50,7 +50,7 @@ impl Recorder {
         (Self(Some(tx)), thread)
     }
 
-    /// A recorder that drops events.
+    /// Returns a recorder that drops events.
     pub fn none() -> Self {
         Self(None)
     }
@@ -67,14 +67,14 @@ impl Recorder {
         self.send(Message::Event(Event { t, what }));
     }
 
-    /// Asks the judge, once it has seen all that was recorded so far.
+    /// Asks the judge, once it has seen everything that was recorded so far.
     pub fn ask(&self, question: impl FnOnce(&Judge) -> String + Send + 'static) -> String {
         let (tx, rx) = channel();
         self.send(Message::Ask(Box::new(question), tx));
         rx.recv().unwrap_or_default()
     }
 
-    /// Ends the thread once all is written.
+    /// Ends the thread once everything is written.
     pub fn stop(&self) {
         self.send(Message::Stop);
     }
@@ -89,7 +89,8 @@ impl Recorder {
 /// How often the thread looks for events. If it waited for them, each event would wake the thread,
 /// and the wake-up would delay the thread of the card that records the event.
 const PERIOD: Duration = Duration::from_millis(1);
-/// After so many looks in vain, the log is flushed, and the thread waits for the next event.
+/// After this many checks without an event, the log is flushed, and the thread waits for the next
+/// event.
 const LOOKS: u32 = 200;
 
 /// Returns the next message, or `None` if all recorders are gone.

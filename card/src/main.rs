@@ -54,10 +54,10 @@ struct Serve {
     /// Interrupts (a base card has none)
     #[arg(long, value_enum, default_value = "msix")]
     irq: IrqKind,
-    /// Have the capability of address translation services, which the card makes no use of
+    /// Have the capability for address translation services, which the card does not use
     #[arg(long)]
     ats: bool,
-    /// Take each restore of a state that this card has not saved for valid, as `imports on` does
+    /// Accept each restore of a state that this card has not saved, as `imports on` does
     #[arg(long)]
     imports: bool,
     /// The engine of each slot

@@ -9,7 +9,7 @@ pub enum Times {
     /// Not at all.
     #[default]
     Never,
-    /// The next so many times (at least one).
+    /// This many more times (at least once).
     Next(u64),
     /// Every time.
     Always,
@@ -26,7 +26,7 @@ impl Times {
         })
     }
 
-    /// Whether it happens now; uses up one time.
+    /// Returns whether it happens now; uses up one time.
     pub fn take(&mut self) -> bool {
         match *self {
             Self::Never => false,
@@ -51,7 +51,7 @@ impl Times {
     }
 }
 
-/// What is switched on in a slot.
+/// The misbehaviours that are switched on in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // each is a switch of its own
 pub struct Misbehaviour {
@@ -65,36 +65,36 @@ pub struct Misbehaviour {
     pub state_size: Option<u64>,
     /// The next PAUSE finds the job at its end.
     pub finish_on_pause: bool,
-    /// One DMA write comes so many microseconds after the next PAUSED.
+    /// One DMA write comes this many microseconds after the next PAUSED.
     pub write_after_paused: Option<u64>,
-    /// The next save that a reset cuts short is answered all the same, so many microseconds after
-    /// it.
+    /// The next save that a reset cuts short is answered nevertheless, this many microseconds after
+    /// the reset.
     pub late_paused: Option<u64>,
-    /// No progress, no PAUSE, until a reset.
+    /// The job makes no progress and ignores a PAUSE, until a reset.
     pub hang: bool,
-    /// The next save ends after so many bytes.
+    /// The next save ends after this many bytes.
     pub save_torn: Option<u64>,
     /// RESET has no effect.
     pub reset_fails: bool,
-    /// So many microseconds between interrupts for nothing; 0: none.
+    /// Microseconds between spurious interrupts; 0: none.
     pub irq_storm: u64,
-    /// `START_NEW` leaves the result registers of the job before.
+    /// `START_NEW` does not clear the result registers of the previous job.
     pub results_kept: bool,
     /// `FAULT_INFO`, `FAULT_ADDR` and `EVENTS` read all-ones.
     pub ones: bool,
-    /// `AFU_ID` reads 0, as that of a slot without an engine.
+    /// `AFU_ID` reads 0, like that of a slot without an engine.
     pub no_engine: bool,
     /// Records to lose.
     pub lose_record: Times,
-    /// Records of which the last word comes first.
+    /// Records whose last word comes first.
     pub tear_record: Times,
-    /// The next record is so many microseconds late.
+    /// The next record is late by this many microseconds.
     pub delay_record: Option<u64>,
     /// Orders to swallow.
     pub ignore_order: Times,
-    /// Orders for another run to accept.
+    /// Orders for another run that are accepted.
     pub stale_order: Times,
-    /// The next AT is so many microseconds late.
+    /// The next AT is late by this many microseconds.
     pub late_at: Option<u64>,
     /// Table entries that cannot be read.
     pub entry_error: Times,
@@ -103,15 +103,15 @@ pub struct Misbehaviour {
 /// A `fault` command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultCommand {
-    /// All off.
+    /// Switches everything off.
     Clear,
     /// A switch of the slot.
     Slot(SlotFault),
-    /// So many interrupts at once.
+    /// This many interrupts at once.
     SpuriousIrq(u64),
     /// The card dies, or comes back.
     Dead(bool),
-    /// The card dies at the read of a register that is so many from now; 0: it does not.
+    /// The card dies at this register read, counted from now; 0: it does not.
     DeadAtRead(u64),
 }
 
@@ -145,7 +145,7 @@ pub enum SlotFault {
 const MAX_SPURIOUS: u64 = 100_000;
 
 impl FaultCommand {
-    /// Parses `clear` or `KIND[=VALUE]`; a value that is missing is 1.
+    /// Parses `clear` or `KIND[=VALUE]`; without a value, the value is 1.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (kind, value) = text.split_once('=').unwrap_or((text, "1"));
         let number = || parse_number(value);
@@ -190,7 +190,7 @@ impl FaultCommand {
 }
 
 impl Misbehaviour {
-    /// Switches one on or off.
+    /// Switches a misbehaviour on or off.
     pub fn apply(&mut self, fault: SlotFault) {
         match fault {
             SlotFault::IgnorePause(times) => self.ignore_pause = times,
@@ -217,7 +217,7 @@ impl Misbehaviour {
         }
     }
 
-    /// How many are still to happen (one that happens always counts once).
+    /// Returns how many are still to happen (one that always happens counts once).
     pub fn pending(&self) -> u64 {
         let flags = [
             self.finish_on_pause,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! PCI configuration space, and interrupt vectors: eventfds that the client gave.
+//! PCI configuration space, and interrupt vectors, which are eventfds from the client.
 
 use crate::config::{CardConfig, IrqKind, Profile};
 use crate::regs::{MSIX_PBA, MSIX_TABLE};
@@ -23,23 +23,23 @@ const DEVCTL: usize = PCIE_CAP + 8;
 const AER: usize = 0x100;
 const ATS: usize = 0x148;
 
-/// What a write to configuration space brought about.
+/// The effect of a write to configuration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigWrite {
     /// Bus mastering is on.
     pub bus_master: bool,
-    /// A function-level reset was asked for.
+    /// A function-level reset was requested.
     pub reset: bool,
 }
 
-/// The bytes, and which bits of them can be written.
+/// The bytes, and which of their bits can be written.
 pub struct ConfigSpace {
     bytes: Box<[u8; CONFIG_SIZE]>,
     writable: Box<[u8; CONFIG_SIZE]>,
 }
 
 impl ConfigSpace {
-    /// As after power-on.
+    /// Returns configuration space after power-on.
     pub fn new(config: &CardConfig) -> Self {
         let (profile, irq) = (config.profile, config.irq);
         let mut space = Self {
@@ -133,7 +133,7 @@ impl ConfigSpace {
         self.put16(ATS + 6, 0, 0x801f); // enable, smallest unit
     }
 
-    /// Reads; zeros behind the end.
+    /// Reads bytes; those beyond the end read as zeros.
     pub fn read(&self, off: u64, data: &mut [u8]) {
         data.fill(0);
         let Some(from) = usize::try_from(off).ok().and_then(|o| self.bytes.get(o..)) else {
@@ -143,12 +143,12 @@ impl ConfigSpace {
         data[..n].copy_from_slice(&from[..n]);
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..]
     }
 
-    /// Writes what can be written.
+    /// Writes the writable bits.
     pub fn write(&mut self, off: u64, data: &[u8]) -> ConfigWrite {
         let mut reset = false;
         for (i, byte) in data.iter().enumerate() {
@@ -167,7 +167,7 @@ impl ConfigSpace {
     }
 }
 
-/// Vectors of the card.
+/// Number of vectors of the card.
 pub const VECTORS: usize = 8;
 
 /// The eventfds of the vectors.
@@ -175,12 +175,12 @@ pub const VECTORS: usize = 8;
 pub struct Irqs(Mutex<[Option<OwnedFd>; VECTORS]>);
 
 impl Irqs {
-    /// Sets, or with `None` takes away, one vector. A vector that the card does not have is
-    /// ignored.
+    /// Sets the eventfd of one vector, or removes it with `None`. A vector that the card does not
+    /// have is ignored.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the descriptor is no eventfd.
+    /// `EINVAL`: the descriptor is not an eventfd.
     pub fn set(&self, vector: usize, fd: Option<OwnedFd>) -> Result<(), Errno> {
         if fd.as_ref().is_some_and(|fd| !is_eventfd(fd.as_fd())) {
             return Err(Errno::INVAL);
@@ -192,13 +192,14 @@ impl Irqs {
         Ok(())
     }
 
-    /// Takes all vectors away.
+    /// Removes all eventfds.
     pub fn clear(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
     }
 
-    /// Signals a vector. False when nobody listens, or the counter is full. With `fold`, a vector
-    /// beyond those in use goes to one of them, as MSI with fewer messages than were asked for does.
+    /// Signals a vector. Returns false if nobody listens, or the counter is full. With `fold`, a
+    /// vector beyond those in use goes to one of them, as in MSI with fewer messages than were
+    /// requested.
     pub fn fire(&self, vector: usize, fold: bool) -> bool {
         let vectors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let used = vectors
@@ -220,8 +221,8 @@ fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Adds 1 to an eventfd, unless its counter is full. The client shares the open file description:
-/// what it has set of `O_NONBLOCK` does not count.
+/// Adds 1 to an eventfd, unless its counter is full. The client shares the open file description;
+/// whether it has set `O_NONBLOCK` does not matter.
 fn signal(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     fcntl_setfl(fd, OFlags::NONBLOCK)?;
     let now = Timespec {
@@ -305,7 +306,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let fired = irqs.fire(0, false);
-            // The client makes it a blocking one again.
+            // The client makes the descriptor blocking again.
             fcntl_setfl(&full, OFlags::empty()).unwrap();
             let again = irqs.fire(0, false);
             rustix::io::read(&full, &mut [0; 8]).unwrap();

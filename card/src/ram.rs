@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Guest memory: a file that QEMU shares, mapped whole; and pieces of such files side by side. All
-//! unsafe code of the card is here.
+//! Guest memory: files that QEMU shares, each mapped as a whole; and pieces of such files side by
+//! side. All unsafe code of the card is here.
 
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Which file a descriptor stands for.
+/// Identifies the file behind a descriptor.
 pub type FileId = (u64, u64);
 
-/// One shared file. The guest and the card work on it at the same time, so it is touched by
-/// volatile copies only.
+/// One shared file. The guest and the card use it at the same time, so it is accessed only by
+/// volatile copies.
 pub struct Ram {
     base: *mut u8,
     len: usize,
@@ -28,14 +28,14 @@ unsafe impl Send for Ram {}
 // SAFETY: as above.
 unsafe impl Sync for Ram {}
 
-/// The identity of the file behind `fd`.
+/// Returns the identity of the file behind `fd`.
 pub fn file_id(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
     let stat = fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
 impl Ram {
-    /// Maps the whole file, read-only where it cannot be written.
+    /// Maps the whole file, read-only if it cannot be written.
     pub fn map(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
         let file = fd.try_clone_to_owned()?;
         let len = usize::try_from(fstat(fd)?.st_size).map_err(std::io::Error::other)?;
@@ -66,12 +66,12 @@ impl Ram {
         })
     }
 
-    /// Bytes in the file.
+    /// Returns the size of the file in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether the file is empty.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -83,7 +83,7 @@ impl Ram {
         (end <= self.len).then(|| unsafe { self.base.add(offset) })
     }
 
-    /// Copies guest memory to `buf`. False where it lies outside the file.
+    /// Copies guest memory to `buf`. Returns false if the range is outside the file.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         let Some(source) = self.at(offset, buf.len()) else {
             return false;
@@ -93,7 +93,8 @@ impl Ram {
         true
     }
 
-    /// Copies `data` to guest memory. False where it lies outside the file or cannot be written.
+    /// Copies `data` to guest memory. Returns false if the range is outside the file or cannot be
+    /// written.
     pub fn write(&self, offset: u64, data: &[u8]) -> bool {
         let Some(target) = self.at(offset, data.len()) else {
             return false;
@@ -109,8 +110,8 @@ impl Ram {
 
 impl Drop for Ram {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, of which no reference is left. A failure would leave it mapped,
-        // which harms nobody.
+        // SAFETY: our own mapping, to which no reference is left. A failure would leave it mapped,
+        // which does no harm.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
@@ -125,7 +126,7 @@ pub struct View {
     _mapping: Mapping,
 }
 
-/// What keeps the mapping of a view: the file, or the view's own addresses.
+/// What keeps the mapping of a view alive: the file, or the view's own address range.
 type Mapping = (Option<Arc<Ram>>, Option<Reservation>);
 
 /// A range of addresses of this process.
@@ -152,7 +153,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, of which no reference is left.
+        // SAFETY: our own mapping, to which no reference is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -161,7 +162,8 @@ const PAGE: usize = 4096;
 /// The file system of huge pages (`linux/magic.h`).
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// Returns how many bytes a page of the file has. Mappings of the file begin and end at multiples.
+/// Returns the page size of the file in bytes. Mappings of the file begin and end at multiples of
+/// it.
 fn page_size(file: BorrowedFd<'_>) -> std::io::Result<usize> {
     let system = fstatfs(file)?;
     match system.f_type {
@@ -171,9 +173,9 @@ fn page_size(file: BorrowedFd<'_>) -> std::io::Result<usize> {
 }
 
 impl View {
-    /// Maps the pieces. `EINVAL`: the offset or the length of a piece, or where the piece begins in
-    /// the view, is no multiple of the page size; that is the size of a huge page if there are
-    /// several pieces and the file has huge pages. `EACCES`: a file cannot be written.
+    /// Maps the pieces. `EINVAL`: the offset or the length of a piece, or its position in the view,
+    /// is not a multiple of the page size, which is that of a huge page if there are several pieces
+    /// and the file has huge pages. `EACCES`: a file cannot be written.
     pub fn of(pieces: &[Piece]) -> std::io::Result<Self> {
         match one_piece(pieces) {
             Some(piece) => Self::of_one(&piece),
@@ -181,7 +183,7 @@ impl View {
         }
     }
 
-    /// The bytes of one file are mapped already, with all of the file.
+    /// Returns a view of one piece, whose file is mapped already as a whole.
     fn of_one((ram, (offset, len)): &Piece) -> std::io::Result<Self> {
         if offset % PAGE as u64 != 0 || len % PAGE as u64 != 0 {
             return Err(Errno::INVAL.into());
@@ -203,7 +205,7 @@ impl View {
         let align = align.unwrap_or(PAGE);
         let reserved = Reservation::new(len.checked_add(align).ok_or(Errno::NOMEM)?)?;
         let mut at = reserved.start.align_offset(align);
-        // SAFETY: the reservation has room to be aligned.
+        // SAFETY: the reservation has room for the alignment.
         let base = unsafe { reserved.start.add(at) };
         for (ram, (offset, len)) in pieces {
             // SAFETY: replaces a part of the reservation, to which there is no reference: the parts
@@ -232,23 +234,24 @@ impl View {
         })
     }
 
-    /// Where it is mapped.
+    /// Returns the address of the mapping.
     pub fn address(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Its bytes.
+    /// Returns the size of the view in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether the view is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Returns the length of all pieces. `EINVAL`: a piece cannot be mapped behind those before.
+/// Returns the length of all pieces together. `EINVAL`: a piece cannot be mapped after the
+/// previous one.
 fn length_in_pages(pieces: &[Piece]) -> std::io::Result<usize> {
     let mut end = 0u64;
     for (ram, (offset, len)) in pieces {
@@ -300,9 +303,9 @@ unsafe fn copy_volatile(source: *const u8, target: *mut u8, len: usize) {
 ///
 /// # Safety
 /// Both pointers are valid for eight bytes.
-#[allow(clippy::cast_ptr_alignment)] // looked at before each access
+#[allow(clippy::cast_ptr_alignment)] // checked before each access
 unsafe fn copy_word(from: *const u8, to: *mut u8) {
-    // SAFETY: the volatile access is done only where the pointer is aligned.
+    // SAFETY: a volatile access happens only where the pointer is aligned.
     unsafe {
         let word = if from as usize % 8 == 0 {
             from.cast::<u64>().read_volatile()

@@ -5,9 +5,9 @@ use crate::config::Profile;
 
 /// Size of BAR 0.
 pub const BAR_SIZE: u64 = 0x1_0000;
-/// Where the MSI-X table stands in BAR 0 (QEMU keeps the table itself).
+/// Offset of the MSI-X table in BAR 0 (QEMU emulates the table itself).
 pub const MSIX_TABLE: u64 = 0xe000;
-/// Where the MSI-X pending bits stand in BAR 0.
+/// Offset of the MSI-X pending bits in BAR 0.
 pub const MSIX_PBA: u64 = 0xf000;
 /// Bits of an IOVA.
 pub const IOVA_BITS: u64 = (1 << 48) - 1;
@@ -56,12 +56,11 @@ pub mod status {
     pub const FAULT: u64 = 1 << 8;
     /// Fermata: a save or restore could not be done.
     pub const SNAPSHOT_ERROR: u64 = 1 << 9;
-    /// Fermata, with PAUSED: for want of work, and its program knows.
+    /// Fermata, with PAUSED: the queue was empty, and the program knows.
     pub const EMPTY: u64 = 1 << 10;
-    /// Fermata: what the last `START_RESUME` took to restore, in microseconds, stands from this bit
-    /// on.
+    /// Fermata: the duration of the last restore, in microseconds, begins at this bit.
     pub const RESTORE_SHIFT: u32 = 12;
-    /// Fermata: the most that it can say.
+    /// Fermata: the longest duration that fits.
     pub const RESTORE_MAX: u64 = (1 << 20) - 1;
 }
 
@@ -146,7 +145,8 @@ pub enum SlotReg {
 }
 
 impl SlotReg {
-    /// Whether orders set this register where they are obeyed, and a write of the driver does not.
+    /// Returns whether orders load this register when RELAY is on, and writes of the driver are
+    /// ignored.
     pub fn is_loaded_by_orders(self) -> bool {
         matches!(
             self,
@@ -161,7 +161,8 @@ impl SlotReg {
 }
 
 impl Reg {
-    /// The register at `offset` of a card with `slots` slots; `None` where nothing is defined.
+    /// Returns the register at `offset` of a card with `slots` slots; `None` where nothing is
+    /// defined.
     pub fn at(offset: u64, profile: Profile, slots: usize) -> Option<Self> {
         if (MSIX_TABLE..BAR_SIZE).contains(&offset) {
             return Some(Self::Msix);
@@ -224,7 +225,7 @@ impl Reg {
         Some(Self::Slot(slot, reg))
     }
 
-    /// Whether a write to it is defined.
+    /// Returns whether a write to the register is defined.
     pub fn writable(self) -> bool {
         match self {
             Self::Reset | Self::CtxTable | Self::CtxCount | Self::Records | Self::Msix => true,

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The relay interface of `docs/card.md`: the words and the memory that driver and card share, and
-//! the clock of the times there.
+//! the clock for the times in them.
 
 use crate::event::now_ns;
 use crate::regs::APP_FIRST;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Result registers of a context.
+/// Number of result registers of a context.
 pub const RESULTS: usize = 16;
 /// `RELAY_CAPS`: version 1, one held order, the result registers.
 pub const CAPS: u64 = 1 | 1 << 8 | (RESULTS as u64) << 16;
 /// The most entries of a context table.
 const MAX_CONTEXTS: u64 = 0x1_0000;
-/// Records and EVENTS of one slot.
+/// Bytes of records and EVENTS of one slot.
 const SLOT_STRIDE: u64 = 0x400;
-/// Where EVENTS stands in that.
+/// Offset of EVENTS in them.
 const EVENTS: u64 = 0x200;
-/// Records of a slot.
+/// Number of records of a slot.
 const RECORDS: u32 = 8;
 const PAGE: u64 = 4096;
 
-/// The registers that all slots share: where the memory is.
+/// The registers that all slots share: the addresses of the memory.
 #[derive(Debug, Default)]
 pub struct Tables {
     table: AtomicU64,
@@ -30,17 +30,17 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// `CTX_TABLE`
+    /// Returns `CTX_TABLE`.
     pub fn table(&self) -> u64 {
         self.table.load(Ordering::Acquire)
     }
 
-    /// `CTX_COUNT`
+    /// Returns `CTX_COUNT`.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// `RECORDS`
+    /// Returns `RECORDS`.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Acquire)
     }
@@ -57,7 +57,7 @@ impl Tables {
         }
     }
 
-    /// Whether `CTX_COUNT` takes that value.
+    /// Returns whether `CTX_COUNT` accepts the value.
     pub fn is_count(count: u64) -> bool {
         count <= MAX_CONTEXTS
     }
@@ -67,27 +67,27 @@ impl Tables {
         self.records.store(iova & !(PAGE - 1), Ordering::Release);
     }
 
-    /// As after power-on.
+    /// Clears all registers, as after power-on.
     pub fn clear(&self) {
         self.set_table(0);
         self.set_count(0);
         self.set_records(0);
     }
 
-    /// Where the entry of a context is; `None` beyond the table. As with the other addresses, what
-    /// would be beyond the last address is there, where no memory answers.
+    /// Returns the address of the entry of a context; `None` beyond the table. Like the other
+    /// addresses, it is clamped to the last address, where no memory answers.
     pub fn entry_at(&self, context: u64) -> Option<u64> {
         let within = context * ENTRY_SIZE as u64;
         (context < self.count()).then(|| self.table().saturating_add(within))
     }
 
-    /// Where the record of a run of a slot goes.
+    /// Returns the address of the record of a slot's run.
     pub fn record_at(&self, slot: usize, run: u32) -> u64 {
         let within = u64::from(run % RECORDS) * Record::SIZE as u64;
         self.of_slot(slot).saturating_add(within)
     }
 
-    /// Where EVENTS of a slot goes.
+    /// Returns the address of EVENTS of a slot.
     pub fn events_at(&self, slot: usize) -> u64 {
         self.of_slot(slot).saturating_add(EVENTS)
     }
@@ -99,12 +99,12 @@ impl Tables {
 
 /// Bytes of an entry.
 pub const ENTRY_SIZE: usize = 128;
-/// Where the result offsets are.
+/// Offset of the result offsets.
 const OFFSETS: usize = 0x40;
-/// The last application register.
+/// Offset of the last application register.
 const APP_LAST: u16 = 0xff8;
 
-/// What the card makes of an entry that is valid.
+/// A valid entry, as the card reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in docs/card.md
 pub struct Entry {
@@ -125,7 +125,8 @@ fn word(bytes: &[u8; ENTRY_SIZE], at: usize) -> u64 {
 }
 
 impl Entry {
-    /// The entry in `bytes`, for an engine whose state takes `state_size` bytes; `None`: REFUSED.
+    /// Parses the entry in `bytes`, for an engine whose state takes `state_size` bytes; `None`:
+    /// REFUSED.
     pub fn parse(bytes: &[u8; ENTRY_SIZE], state_size: u64) -> Option<Self> {
         let at = |at| word(bytes, at);
         let mut offsets = [0; RESULTS];
@@ -154,12 +155,12 @@ impl Entry {
         valid.then_some(entry)
     }
 
-    /// The cookie of any entry, valid or not.
+    /// Returns the cookie of any entry, valid or not.
     pub fn cookie_of(bytes: &[u8; ENTRY_SIZE]) -> u64 {
         word(bytes, 0x60)
     }
 
-    /// Where the registers are, of any entry.
+    /// Returns the address of the registers, of any entry.
     pub fn regs_of(bytes: &[u8; ENTRY_SIZE]) -> u64 {
         word(bytes, 0x30)
     }
@@ -174,30 +175,30 @@ fn is_result_offset(offset: u16) -> bool {
 #[serde(transparent)]
 pub struct Order(pub u64);
 
-/// AT of a run that ends by itself only.
+/// AT of a run that only ends by itself.
 const NEVER: u64 = 0xff_ffff;
 /// Bits 39:38.
 const RESERVED: u64 = 0b1100_0000 << 32;
 const RESUME: u64 = 1 << 34;
 
 impl Order {
-    /// The order that BACK leaves behind: when run `after` has ended by itself, a context is
-    /// resumed.
+    /// Returns the order that BACK leaves behind: when run `after` has ended by itself, the context
+    /// is resumed.
     pub fn back_to(after: u32, context: u64) -> Self {
         Self(u64::from(after as u16) | (context + 1) << 16 | RESUME | NEVER << 40)
     }
 
-    /// The run that this order follows, mod 2^16.
+    /// Returns the run that this order follows, mod 2^16.
     pub fn after(self) -> u16 {
         self.0 as u16
     }
 
-    /// NEXT: the index of the context + 1, or 0.
+    /// Returns NEXT: the index of the context + 1, or 0.
     pub fn next(self) -> u64 {
         self.0 >> 16 & 0x1_ffff
     }
 
-    /// The context that is named.
+    /// Returns the context that the order names.
     pub fn context(self) -> Option<u64> {
         self.next().checked_sub(1)
     }
@@ -227,17 +228,17 @@ impl Order {
         self.bit(37)
     }
 
-    /// AT in microseconds; `None`: never.
+    /// Returns AT in microseconds; `None`: never.
     pub fn at_us(self) -> Option<u64> {
         Some(self.0 >> 40).filter(|at| *at != NEVER)
     }
 
-    /// Whether a reserved bit is set.
+    /// Returns whether a reserved bit is set.
     pub fn reserved(self) -> bool {
         self.0 & RESERVED != 0
     }
 
-    /// Whether this order takes the held order back.
+    /// Returns whether this order withdraws the held order.
     pub fn withdraws(self) -> bool {
         self.next() == 0 && self.at_us().is_none()
     }
@@ -263,7 +264,7 @@ pub enum Reason {
     Refused = 9,
 }
 
-/// What the card reports of a run.
+/// The report of the card about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in docs/card.md
 pub struct Record {
@@ -285,10 +286,10 @@ pub struct Record {
 impl Record {
     /// Bytes of a record.
     pub const SIZE: usize = 64;
-    /// Where word 7 stands, which is written last.
+    /// Offset of word 7, which is written last.
     pub const LAST: usize = 56;
 
-    /// The record as it stands in memory.
+    /// Returns the record as it is in memory.
     pub fn bytes(&self) -> [u8; Self::SIZE] {
         let last = u64::from(self.run)
             | (self.reason as u64) << 32
@@ -321,15 +322,15 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns the card's time at a time of the host's clock, which is never 0.
+    /// Converts a time of the host's clock to the card's time, which is never 0.
     pub fn told(&self, local: u64) -> u64 {
         local
             .wrapping_add(self.ahead.load(Ordering::Acquire))
             .max(1)
     }
 
-    /// Returns the host's time at a time of the card's clock; not in the future, and not 0. What was
-    /// before the host's clock began has a negative time, modulo 2^64.
+    /// Converts a time of the card's clock to the host's time; not in the future, and not 0. A time
+    /// before the host's clock began is negative, modulo 2^64.
     pub fn local(&self, told: u64) -> u64 {
         let local = told.wrapping_sub(self.ahead.load(Ordering::Acquire));
         match (local as i64).min(now_ns() as i64) {
@@ -338,8 +339,8 @@ impl Clock {
         }
     }
 
-    /// Returns the host's time `later` nanoseconds after a time that [`Clock::local`] has returned; 0
-    /// if that was before the host's clock began.
+    /// Returns the host's time `later` nanoseconds after a time that [`Clock::local`] has returned;
+    /// 0 if the result is before the host's clock began.
     pub fn after(local: u64, later: u64) -> u64 {
         let due = (local as i64).saturating_add_unsigned(later);
         due.max(0) as u64

@@ -38,8 +38,8 @@ const IRQ_DATA_EVENTFD: u32 = 1 << 2;
 const IRQ_ACTION_TRIGGER: u32 = 1 << 5;
 const MAP_WRITE: u32 = 2;
 
-/// Removes the socket at a path, if there is one, and nothing else: a daemon of root must not remove
-/// a file for a wrong path.
+/// Removes the socket at a path, if there is one, and nothing else: a daemon that runs as root must
+/// not remove a file because of a wrong path.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn remove_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Serves a card to one client after the other.
+/// Serves a card to one client after another.
 pub struct Server {
     card: Arc<Card>,
     listener: UnixListener,
@@ -64,7 +64,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on a socket that listens.
+    /// Returns a server on a listening socket.
     pub fn new(card: Arc<Card>, listener: UnixListener) -> Self {
         Self {
             card,
@@ -74,7 +74,8 @@ impl Server {
         }
     }
 
-    /// Serves until [`Self::stop`]. Tells `lost` why a client was lost that did not just go away.
+    /// Serves until [`Self::stop`]. If a client is lost without disconnecting, calls `lost` with
+    /// the reason.
     pub fn run(&self, lost: impl Fn(&std::io::Error)) -> std::io::Result<()> {
         while !self.stopping.load(Ordering::Acquire) {
             let (stream, _) = self.listener.accept()?;
@@ -97,19 +98,19 @@ impl Server {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = stream;
     }
 
-    /// Whether a client is connected.
+    /// Returns whether a client is connected.
     pub fn has_client(&self) -> bool {
         let client = self.client.lock();
         client.unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Ends [`Self::run`], from another thread.
+    /// Ends [`Self::run`]; called from another thread.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         if let Some(client) = &*self.client.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = client.shutdown(std::net::Shutdown::Both);
         }
-        // Wakes accept.
+        // Wakes up accept.
         let _ = self
             .listener
             .local_addr()
@@ -198,8 +199,8 @@ impl Server {
     fn dma_unmap(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut f = Fields(body);
         let (_argsz, flags, iova, size) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
-        // The one flag that makes sense for nothing at 0 is "unmap all", whichever bit a client has
-        // for it.
+        // At 0 with size 0, the only flag that makes sense is "unmap all", whichever bit a client
+        // uses for it.
         if flags != 0 && (iova, size) == (0, 0) {
             self.card.unmap_all();
         } else {
@@ -329,9 +330,9 @@ struct Waiting {
     closed: bool,
 }
 
-/// A client that does not answer a DMA request for so long does not have the memory.
+/// A client that does not answer a DMA request within this time does not have the memory.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
-/// How soon an engine that waits for a reply sees that its job was reset away.
+/// How soon an engine that waits for a reply notices that its job was aborted by a reset.
 const GIVE_UP_POLL: Duration = Duration::from_millis(1);
 
 /// One message.
@@ -360,7 +361,7 @@ impl Link {
         self.send(&reply(to, result))
     }
 
-    /// Hands a reply of the client to the engine that waits for it.
+    /// Passes a reply of the client to the engine that waits for it.
     fn answered(&self, message: Message) {
         let waiting = self
             .waiting
@@ -373,7 +374,7 @@ impl Link {
         }
     }
 
-    /// The client is gone: nobody will be answered.
+    /// Handles the departure of the client: all waiting requests fail.
     fn close(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.closed = true;
@@ -445,7 +446,7 @@ impl Remote for Link {
                 let mut request = place(iova.wrapping_add(at), piece.len());
                 request.extend_from_slice(piece);
                 let answer = self.ask(command::DMA_WRITE, &request, give_up);
-                // A client may answer with address and count; fewer bytes than asked for is a
+                // A client may answer with address and count. Fewer bytes than requested are a
                 // failure.
                 answer.is_some_and(|a| {
                     Fields(a.get(8..).unwrap_or_default())
@@ -456,7 +457,7 @@ impl Remote for Link {
     }
 }
 
-/// Receives one message. `None` at the end of the stream.
+/// Receives one message. Returns `None` at the end of the stream.
 fn receive(stream: &UnixStream) -> std::io::Result<Option<Message>> {
     let mut fds = Vec::new();
     let mut bytes = [0; HEADER];
@@ -500,11 +501,11 @@ fn receive_some(
 
 /// Size of a message header.
 const HEADER: usize = 16;
-/// Most bytes of a message: the largest transfer and its header.
+/// The largest message in bytes: the largest transfer and its header.
 const MAX_MESSAGE: usize = MAX_TRANSFER + 64;
-/// Most bytes of one region or DMA access.
+/// The most bytes in an access to a region or by DMA.
 const MAX_TRANSFER: usize = 1 << 20;
-/// Most descriptors with one message.
+/// The most descriptors with one message.
 const MAX_FDS: usize = 16;
 
 /// Commands.
@@ -552,7 +553,7 @@ impl Header {
         }
     }
 
-    /// Bytes after the header, if the size is sound.
+    /// Returns the number of bytes after the header, if the size is sound.
     fn body(&self) -> Result<usize, Errno> {
         let size = self.size as usize;
         if (HEADER..=MAX_MESSAGE).contains(&size) {
@@ -587,12 +588,12 @@ fn message(id: u16, command: u16, flags: u32, error: u32, body: &[u8]) -> Vec<u8
     out
 }
 
-/// A request of the server.
+/// Returns a request of the server.
 fn request(id: u16, command: u16, body: &[u8]) -> Vec<u8> {
     message(id, command, 0, 0, body)
 }
 
-/// The reply to a request of the client.
+/// Returns the reply to a request of the client.
 fn reply(to: &Header, result: Result<Vec<u8>, Errno>) -> Vec<u8> {
     match result {
         Ok(body) => message(to.id, to.command, REPLY, 0, &body),
@@ -606,7 +607,7 @@ fn reply(to: &Header, result: Result<Vec<u8>, Errno>) -> Vec<u8> {
     }
 }
 
-/// Reads little-endian fields; what is missing is EINVAL.
+/// Reads little-endian fields; a missing field is EINVAL.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -625,7 +626,7 @@ impl Fields<'_> {
     }
 }
 
-/// Bytes of little-endian words.
+/// Returns the bytes of little-endian words.
 fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Orders, contexts and records: what a driver that uses them owes the card, and the card it.
+//! Orders, contexts and records: what a driver that uses them owes to the card, and the reverse.
 
 use super::{Checker, Kind, Written};
 use crate::event::{OrderFate, Phase, RecordFate, What};
@@ -14,7 +14,7 @@ struct Named {
 }
 
 impl Named {
-    /// Whether what is seen now differs from before.
+    /// Returns whether `seen` differs from the last digest.
     fn changes(&self, seen: Option<u64>) -> bool {
         self.seen.zip(seen).is_some_and(|(old, new)| old != new)
     }
@@ -27,11 +27,11 @@ pub(super) struct RelayView {
     pub(super) on: bool,
     held: Option<Named>,
     run: Option<Named>,
-    /// The context that the slot goes back to after the run that begins now.
+    /// The context to which the slot goes back after the run that begins now.
     back: Option<Named>,
-    /// A run whose record has not come.
+    /// A run whose record has not been written.
     unrecorded: Option<u32>,
-    /// A record of which not all is in memory, though the card goes on.
+    /// A record that is not complete in memory, although the card has continued.
     late: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ impl RelayView {
         named.iter().flatten().any(|named| named.context == context)
     }
 
-    /// A reset of the slot.
+    /// Handles a reset of the slot.
     pub(super) fn reset(&mut self) {
         self.held = None;
         self.run = None;
@@ -50,7 +50,7 @@ impl RelayView {
     }
 }
 
-/// An order that came, as in [`What::Order`].
+/// An order that arrived, as in [`What::Order`].
 struct Arrival {
     slot: usize,
     order: Order,
@@ -106,7 +106,8 @@ impl Checker {
         }
     }
 
-    /// A write to a register that orders bring into play. Whether that was all of it.
+    /// Checks a write to a register that belongs to the relay. Returns whether that was the whole
+    /// check.
     pub(super) fn relay_write(&mut self, reg: Reg, val: u64) -> bool {
         match reg {
             Reg::CtxTable | Reg::CtxCount | Reg::Records => self.table_write(reg, val),
@@ -151,7 +152,7 @@ impl Checker {
         }
     }
 
-    /// A read of the status shows all records of runs that are over.
+    /// Checks that all runs that are over have a record when the status is read.
     pub(super) fn status_read(&mut self, slot: usize) {
         let view = &mut self.slots[slot];
         if view.phase.busy() {
@@ -194,7 +195,7 @@ impl Checker {
         }
     }
 
-    /// What a driver must not have written.
+    /// Returns what is wrong with an order that the driver wrote.
     fn malformed(&self, arrival: &Arrival) -> Option<&'static str> {
         let order = arrival.order;
         let run = self.slots[arrival.slot].relay.run;
@@ -212,7 +213,8 @@ impl Checker {
         }
     }
 
-    /// The slot has accepted an order: what that names is in its reach.
+    /// Notes that the slot has accepted an order: the slot can reach the context that the order
+    /// names.
     fn name(&mut self, arrival: &Arrival) {
         let Arrival {
             slot, order, seen, ..
@@ -269,7 +271,8 @@ impl Checker {
         }
     }
 
-    /// The registers of a context are set: those that the card loaded belong to its program.
+    /// Notes the registers of a context: those that the card has loaded belong to the context's
+    /// program.
     fn load(&mut self, slot: usize, seen: u64, regs: &[(u16, u64)]) {
         let view = &mut self.slots[slot];
         view.dirty = false;
@@ -299,7 +302,7 @@ impl Checker {
         }
     }
 
-    /// The context of the run that ends stays in reach, if the slot goes back to that one.
+    /// Keeps the context of the ending run in reach, if the slot goes back to it.
     fn note_back(&mut self, slot: usize, back: bool) {
         let view = &mut self.slots[slot].relay;
         view.back = view.run.filter(|_| back);
@@ -313,7 +316,7 @@ impl Checker {
             view.relay.late = Some(run);
         }
         let named = view.relay.run.take();
-        // Of a card that is dead nothing comes to memory.
+        // A dead card writes nothing to memory.
         let is_lost = fate == RecordFate::Lost && !self.dead;
         if !awaited || is_lost {
             self.violate(
@@ -326,10 +329,10 @@ impl Checker {
         }
     }
 
-    /// The rest of a record never comes.
+    /// Handles the loss of the rest of a record.
     fn lose_record(&mut self, slot: usize, run: u32) {
         self.slots[slot].relay.late.take_if(|late| *late == run);
-        // Of a card that is dead nothing comes to memory.
+        // A dead card writes nothing to memory.
         if !self.dead {
             self.violate(
                 Kind::RecordMissing,
@@ -351,7 +354,7 @@ impl Checker {
         }
     }
 
-    /// Whether an order began the present run of a slot.
+    /// Returns whether an order began the present run of a slot.
     pub(super) fn runs_by_order(&self, slot: usize) -> bool {
         self.slots[slot].relay.run.is_some()
     }

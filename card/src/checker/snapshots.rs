@@ -13,29 +13,29 @@ struct Snapshot {
     resumed: bool,
 }
 
-/// A job lives from `START_NEW`, or from a state that was brought in, to its end; its newest
-/// snapshot is the only one that may be resumed.
+/// A job lives from `START_NEW`, or from an imported state, to its end. Only its newest snapshot
+/// may be resumed.
 #[derive(Debug, Default)]
 struct Job {
     newest: Option<u64>,
     over: bool,
 }
 
-/// All of them, by the guest-physical address of a snapshot's first byte.
+/// All snapshots, by the guest-physical address of their first byte.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     at: HashMap<u64, Snapshot>,
     jobs: HashMap<u64, Job>,
     last_job: u64,
-    /// Tenants whose next restore is of a state that this card has not saved, and its digest where
-    /// that is known.
+    /// Tenants whose next restore is from a state that this card has not saved, and the state's
+    /// digest if known.
     imports: HashMap<u64, Option<u64>>,
-    /// Every restore may be of such a state, whichever client the card has.
+    /// Every restore may be from such a state, whichever client the card has.
     pub(super) any: bool,
 }
 
 impl Snapshots {
-    /// The memory of the snapshots is gone.
+    /// Forgets all snapshots, because their memory is gone.
     pub(super) fn forget(&mut self) {
         *self = Self {
             any: self.any,
@@ -43,24 +43,24 @@ impl Snapshots {
         };
     }
 
-    /// A job begins.
+    /// Begins a job and returns its number.
     pub(super) fn begin(&mut self) -> u64 {
         self.last_job += 1;
         self.last_job
     }
 
-    /// A job is over.
+    /// Ends a job.
     pub(super) fn end(&mut self, job: u64) {
         self.jobs.entry(job).or_default().over = true;
     }
 
-    /// A save to `gpa` has begun: what was there before is worth nothing.
+    /// Notes that a save to `gpa` has begun: the previous contents are no longer valid.
     pub(super) fn spoil(&mut self, gpa: u64) {
         self.at.remove(&gpa);
     }
 
-    /// A save is complete. A job that was resumed from nowhere (`None`) is a job of its own from
-    /// here.
+    /// Notes that a save is complete. A job without a known origin (`None`) is a job of its own
+    /// from now on.
     pub(super) fn save(&mut self, gpa: u64, job: Option<u64>, tag: u64, hash: u64) {
         let job = job.unwrap_or_else(|| self.begin());
         self.jobs.entry(job).or_default().newest = Some(gpa);
@@ -76,12 +76,12 @@ impl Snapshots {
         );
     }
 
-    /// The next restore of the tenant `tag` is of a state from elsewhere.
+    /// Announces that the next restore of the tenant `tag` is from a state of another card.
     pub(super) fn import(&mut self, tag: u64, hash: Option<u64>) {
         self.imports.insert(tag, hash);
     }
 
-    /// The digest of the newest snapshot of the tenant `tag`, of its newest job.
+    /// Returns the digest of the newest snapshot of the newest job of the tenant `tag`.
     pub(super) fn saved(&self, tag: u64) -> Option<u64> {
         let newest = |(gpa, snapshot): &(&u64, &Snapshot)| {
             snapshot.tag == tag && self.newest_of(snapshot.job) == Some(**gpa)
@@ -95,8 +95,8 @@ impl Snapshots {
         self.jobs.get(&job)?.newest
     }
 
-    /// A restore from `gpa` for the tenant `tag` has read bytes of the digest `hash`: the job that
-    /// goes on, and what is wrong with that.
+    /// Judges a restore from `gpa` for the tenant `tag` that has read bytes of the digest `hash`.
+    /// Returns the job that continues, and the violations.
     pub(super) fn restore(
         &mut self,
         gpa: u64,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! blockmix: mixes a buffer in place, block by block, each with the digest of the block before.
 //!
-//! It stops between two blocks only: within one its state would be a part of the block, which it
-//! does not keep.
+//! It stops only between two blocks: within a block, the part that is done would belong to the
+//! state, and the engine does not keep it.
 
 use super::{splitmix64, write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};
 
@@ -24,7 +24,7 @@ pub struct BlockMix {
     part: Part,
 }
 
-/// What is done of a block.
+/// What is done of the present block.
 #[derive(Clone, Copy, Default)]
 struct Part {
     lines: u64,
@@ -58,7 +58,7 @@ impl BlockMix {
         }
     }
 
-    /// Lines before the present block.
+    /// Returns the number of lines before the present block.
     fn mixed(&self) -> u64 {
         self.blocks.saturating_mul(self.block).min(self.lines)
     }

@@ -3,7 +3,7 @@
 
 use super::{write_pair, AppRegs, Bus, Engine, Progress, Refused, StateReader};
 
-/// Which way it counts.
+/// The direction of counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// 0, 1, … 15, 0, …

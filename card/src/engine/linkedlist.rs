@@ -28,7 +28,7 @@ impl LinkedList {
         }
     }
 
-    /// The saved counters are added onto what stands in the registers: only a reset clears those.
+    /// The saved counters are added to the values in the registers, which only a reset clears.
     pub(super) fn resume(regs: &AppRegs, now: &AppRegs, state: &mut StateReader<'_>) -> Self {
         let (reads, next, checksum, count) = (state.u64(), state.u64(), state.u64(), state.u64());
         Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The engines: what a slot computes, and where a slot gets its engines from. An engine knows
-//! registers, a bus and its own state, and nothing of the slot around it.
+//! registers, a bus and its own state, and nothing about the slot around it.
 
 pub mod blockmix;
 pub mod counter;
@@ -18,21 +18,21 @@ use serde::{Deserialize, Serialize};
 
 /// How an engine reaches memory, in the device addresses of its program.
 pub trait Bus {
-    /// Reads `buf.len()` bytes; what cannot be read is zero.
+    /// Reads `buf.len()` bytes; bytes that cannot be read are zero.
     fn read(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), Refused>;
     /// Writes `data`.
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused>;
-    /// Whether the engine shall come back from its step at once (a PAUSE or a reset waits).
+    /// Returns whether the engine must return from its step at once (a PAUSE or a reset waits).
     fn attention(&self) -> bool;
-    /// Whether it shall come back where it is [at a boundary](Engine::at_boundary) (a
+    /// Returns whether the engine must return when it is [at a boundary](Engine::at_boundary) (a
     /// `PAUSE_AT_BOUNDARY` waits).
     fn wants_boundary(&self) -> bool;
-    /// Returns when the engine shall come back without being told, in nanoseconds of the host's
-    /// clock, for an engine that sleeps. `None`: an engine is always told.
+    /// Returns when the engine must return by itself, in nanoseconds of the host's clock, for an
+    /// engine that sleeps. `None`: an engine is always told.
     fn deadline(&self) -> Option<u64> {
         None
     }
-    /// Whether an engine that stands at a boundary or not shall come back here.
+    /// Returns whether the engine must return here, which is a boundary if `at_boundary`.
     fn stops(&self, at_boundary: bool) -> bool {
         self.attention() || (at_boundary && self.wants_boundary())
     }
@@ -47,7 +47,7 @@ pub struct Refused;
 pub struct Progress {
     /// Nodes, bytes, cycles or counts.
     pub units: u64,
-    /// All but the end's own DMA is done.
+    /// Everything is done, except the DMA at the end.
     pub done: bool,
 }
 
@@ -55,61 +55,61 @@ pub struct Progress {
 pub trait Engine: Send {
     /// Works on up to about `budget` units (at least one quantum).
     fn step(&mut self, budget: u64, bus: &mut dyn Bus) -> Result<Progress, Refused>;
-    /// Whether the job stands where a `PAUSE_AT_BOUNDARY` stops it. An engine without boundaries
-    /// has none.
+    /// Returns whether the job is where a `PAUSE_AT_BOUNDARY` stops it. Always false in an engine
+    /// without boundaries.
     fn at_boundary(&self) -> bool {
         false
     }
-    /// Whether a PAUSE can save the job where it stands. A job that cannot be saved there gets one
-    /// step more, of a bus that wants attention.
+    /// Returns whether a PAUSE can save the job at the present point. If not, the job gets one more
+    /// step, with a bus that wants attention.
     fn can_be_saved(&self) -> bool {
         true
     }
     /// Writes the result to memory.
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused>;
-    /// Stops the job here. Returns the engine's state, as it stands in a snapshot.
+    /// Stops the job here. Returns the engine's state as it is in a snapshot.
     fn save(&mut self) -> Vec<u8>;
-    /// The read side of the application registers.
+    /// Returns the read side of the application registers.
     fn readback(&self) -> AppRegs;
-    /// Whether the last step came to where there is nothing to do and nothing in hand, until the
-    /// program gives it more.
+    /// Returns whether the last step left nothing to do and nothing in progress, until the program
+    /// supplies more work.
     fn idle(&self) -> bool {
         false
     }
-    /// Prepares to leave for want of work: says so in the program's memory, and looks once more
-    /// behind that. Whether there is still none; if not so, the job goes on as if this had not been
-    /// called.
+    /// Prepares to leave because the queue is empty: says so in the program's memory, and then
+    /// checks once more. Returns whether there is still no work; if there is some, the job
+    /// continues as if this had not been called.
     fn leave(&mut self, _bus: &mut dyn Bus) -> Result<bool, Refused> {
         Ok(false)
     }
-    /// Parts of the job that the program waits for and that are complete: a count since its START,
-    /// mod 2^64.
+    /// Returns the number of parts of the job that the program waits for and that are complete,
+    /// since its START, mod 2^64.
     fn completed(&self) -> u64 {
         0
     }
-    /// When to tell of those.
+    /// Returns when to report those completions.
     fn coalescing(&self) -> Option<Coalescing> {
         None
     }
 }
 
-/// When completions are told while a job runs: whichever comes first.
+/// When completions are reported while a job runs: whichever limit is reached first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {
-    /// So many are not told yet; at least 1.
+    /// This many are unreported; at least 1.
     pub count: u64,
-    /// The first that is not told is so many microseconds old.
+    /// The first unreported completion is this many microseconds old.
     pub us: u64,
 }
 
 impl Coalescing {
-    /// None for a count of 0.
+    /// Returns `None` for a count of 0.
     fn new(count: u64, us: u64) -> Option<Self> {
         (count != 0).then_some(Self { count, us })
     }
 }
 
-/// Application registers 0x30 to 0x78: what was written, or what reads.
+/// Application registers 0x30 to 0x78: the written values, or the values that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppRegs([u64; 10]);
 
@@ -119,19 +119,19 @@ impl AppRegs {
         (i < 10).then_some(i)
     }
 
-    /// The value at `offset` of the slot page; 0 where the engine has nothing.
+    /// Returns the value at `offset` of the slot page; 0 where the engine has no register.
     pub fn get(&self, offset: u16) -> u64 {
         Self::index(offset).map_or(0, |i| self.0[i])
     }
 
-    /// Sets the value at `offset`; dropped where the engine has nothing.
+    /// Sets the value at `offset`; dropped where the engine has no register.
     pub fn set(&mut self, offset: u16, value: u64) {
         if let Some(i) = Self::index(offset) {
             self.0[i] = value;
         }
     }
 
-    /// The first offset at which there is something.
+    /// Returns the first offset with a value other than 0.
     pub fn first_set(&self) -> Option<u16> {
         let i = self.0.iter().position(|value| *value != 0)?;
         Some(APP_FIRST + 8 * i as u16)
@@ -146,7 +146,7 @@ impl AppRegs {
     }
 }
 
-/// The engines there are.
+/// The kinds of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
@@ -171,7 +171,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// The name used on the command line and in replies.
+    /// Returns the name used on the command line and in replies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linkedlist => "linkedlist",
@@ -185,7 +185,7 @@ impl EngineKind {
         }
     }
 
-    /// `AFU_ID_H`, `AFU_ID_L`.
+    /// Returns `AFU_ID_H` and `AFU_ID_L`.
     pub fn afu_id(self) -> (u64, u64) {
         match self {
             Self::Linkedlist => (0x4c49_4e4b_4544_4c49, 0x5354_0000_0000_0001),
@@ -199,27 +199,27 @@ impl EngineKind {
         }
     }
 
-    /// Whether a `START_RESUME` needs a reset before it.
+    /// Returns whether a `START_RESUME` needs a reset before it.
     pub fn needs_reset(self) -> bool {
         self == Self::Linkedlist
     }
 
-    /// Whether it has boundaries at which it can be told to stop.
+    /// Returns whether the engine has boundaries at which it can be told to stop.
     pub fn has_boundaries(self) -> bool {
         matches!(self, Self::Linkedlist | Self::Sha256 | Self::Blockmix)
     }
 
-    /// Whether it can be saved at its boundaries only.
+    /// Returns whether the engine can be saved only at its boundaries.
     pub fn only_at_boundaries(self) -> bool {
         self == Self::Blockmix
     }
 
-    /// Whether it takes jobs from a queue, and so may be without work.
+    /// Returns whether the engine takes jobs from a queue, and so may be without work.
     pub fn has_queue(self) -> bool {
         self == Self::Queue
     }
 
-    /// The application registers that a write reaches.
+    /// Returns the offsets of the writable application registers.
     pub fn writable(self) -> &'static [u16] {
         match self {
             Self::Linkedlist => &[0x30, 0x38, 0x40, 0x48, TAG],
@@ -231,7 +231,7 @@ impl EngineKind {
         }
     }
 
-    /// Of those, the ones that a reset leaves as they are.
+    /// Returns the offsets of the writable registers that keep their values in a reset.
     pub fn kept(self) -> &'static [u16] {
         match self {
             Self::Membench => &[TAG, 0x58],
@@ -239,7 +239,7 @@ impl EngineKind {
         }
     }
 
-    /// The least number of units that a step works on.
+    /// Returns the least number of units that a step works on.
     pub fn quantum(self) -> u64 {
         match self {
             Self::Linkedlist | Self::Riscv | Self::CounterUp | Self::CounterDown => 1,
@@ -247,7 +247,7 @@ impl EngineKind {
         }
     }
 
-    /// The most units that a step may work on, so that a PAUSE need not wait long.
+    /// Returns the most units that a step may work on, so that a PAUSE need not wait long.
     pub fn chunk(self) -> u64 {
         match self {
             Self::Linkedlist => 256,
@@ -257,7 +257,7 @@ impl EngineKind {
         }
     }
 
-    /// What its state takes, in pages of 4 KiB.
+    /// Returns the size of the engine's state, in pages of 4 KiB.
     pub fn state_pages(self) -> u64 {
         match self {
             Self::Riscv => riscv::STATE_PAGES,
@@ -265,7 +265,7 @@ impl EngineKind {
         }
     }
 
-    /// A new job from its registers.
+    /// Makes a new job from its registers.
     pub fn start(self, regs: &AppRegs) -> Box<dyn Engine> {
         match self {
             Self::Linkedlist => Box::new(linkedlist::LinkedList::new(regs)),
@@ -279,8 +279,8 @@ impl EngineKind {
         }
     }
 
-    /// A job from its registers, the registers as they read now (what was not reset), and the bytes
-    /// of its snapshot. Any bytes make some job: the hardware cannot tell.
+    /// Makes a job from its registers, the registers as they read now (what was not reset), and the
+    /// bytes of its snapshot. Any bytes make some job: the hardware cannot tell.
     pub fn resume(self, regs: &AppRegs, readback: &AppRegs, state: &[u8]) -> Box<dyn Engine> {
         let mut state = StateReader(state);
         match self {
@@ -298,7 +298,7 @@ impl EngineKind {
     }
 }
 
-/// Reads little-endian fields from a snapshot; zeros behind its end.
+/// Reads little-endian fields from a snapshot; zeros beyond its end.
 struct StateReader<'a>(&'a [u8]);
 
 impl StateReader<'_> {
@@ -373,9 +373,9 @@ pub trait EngineMaker: Send + Sync {
         reach: &Reach<'_>,
     ) -> Result<Box<dyn Engine>, Refused>;
 
-    /// Gets ready for a job of this reach that comes from another host. `at_work`: the registers of a
-    /// job that was in the engine, and the state of the engine, which [`EngineMaker::go_on`] is going
-    /// to get; its window was memory there. `Err`: the reason why no such job can be made.
+    /// Prepares for a job with this reach from another host. `at_work`: the registers of a job that
+    /// was in the engine, and the state of the engine, which [`EngineMaker::go_on`] will get; its
+    /// window was memory there. `Err`: the reason why such a job cannot be made.
     fn prepare(
         &self,
         _reach: &Reach<'_>,
@@ -384,9 +384,9 @@ pub trait EngineMaker: Send + Sync {
         Ok(())
     }
 
-    /// Makes a job of a card that was stopped, from the job's registers and the state of the engine.
-    /// `shown` are the values of the result registers at that time. An engine whose state does not
-    /// have them shows them until newer values are known.
+    /// Makes the job of a card that was stopped from the job's registers and the state of the
+    /// engine. `shown` are the values of the result registers at that time. An engine whose state
+    /// does not contain them shows them until newer values are known.
     fn go_on(
         &self,
         regs: &AppRegs,
@@ -400,12 +400,13 @@ pub trait EngineMaker: Send + Sync {
     /// Tells an engine at work that its bus may want attention. For engines that sleep.
     fn wake(&self) {}
 
-    /// The card has lost memory. Returns when no engine of this slot can reach, by other ways than
-    /// its bus, what is not in `memory` any more.
+    /// Handles the loss of memory. Returns when no engine of this slot can reach memory that is no
+    /// longer in `memory`, except by its bus.
     fn release(&self, _memory: &DmaSpace) {}
 
-    /// The card must not access memory, or is as after power-on. Returns when no engine of this slot
-    /// can reach memory by other ways than its bus. What engines have left here is forgotten.
+    /// Handles the loss of access to memory, or a return to the state after power-on. Returns when
+    /// no engine of this slot can reach memory, except by its bus. State that engines have left
+    /// here is forgotten.
     fn quiesce(&self) {}
 }
 

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! queue: takes jobs from a ring in memory until one says END. docs/queues.md is what it does, and
-//! in which order.
+//! queue: takes jobs from a ring in memory until a job says END. docs/queues.md defines what it
+//! does, and in which order.
 
 use super::sha256::{Midstate, BLOCK};
 use super::{AppRegs, Bus, Coalescing, Engine, Progress, Refused, StateReader};
 use std::sync::atomic::{fence, Ordering};
 
-/// Jobs in hand at once.
+/// The number of jobs in progress at once.
 const LANES: usize = 4;
 const OP_END: u32 = 5;
 const EFAULT: u32 = 14;
 const EINVAL: u32 = 22;
 
-/// A queue being worked on. Its snapshot is 400 bytes: u64 head, completed, whose turn it is,
-/// whether END was taken, the number of that job; then its lanes.
+/// A queue that is being worked on. Its snapshot is 400 bytes: u64 head, completed, the lane that
+/// is next, whether END was taken, the number of that job; then its lanes.
 pub struct Queue {
-    /// `None`: the registers are not allowed.
+    /// `None`: the registers have invalid values.
     layout: Option<Layout>,
     coalescing: Option<Coalescing>,
     head: u64,
     completed: u64,
     lanes: [Option<Lane>; LANES],
-    /// Whose turn it is.
+    /// The lane that is worked on next.
     next: usize,
-    /// END was taken: the number of that job.
+    /// The number of the END job, if it was taken.
     end: Option<u64>,
     error: u32,
-    /// It told its program that it is here.
+    /// It has told its program that it is on its slot.
     awake: bool,
     idle: bool,
 }
@@ -68,7 +68,7 @@ impl Queue {
         self.error != 0 || (self.end.is_some() && !self.in_hand())
     }
 
-    /// Up to `budget` units, and to where there is nothing to do.
+    /// Works on up to `budget` units, or until there is nothing to do.
     fn run(&mut self, layout: &Layout, budget: u64, bus: &mut dyn Bus) -> Result<u64, Refused> {
         let mut units = 0;
         self.wake(layout, bus)?;
@@ -84,7 +84,7 @@ impl Queue {
         Ok(units)
     }
 
-    /// Its first words on this slot.
+    /// Writes the first words after the engine has come to its slot.
     fn wake(&mut self, layout: &Layout, bus: &mut dyn Bus) -> Result<(), Refused> {
         if std::mem::replace(&mut self.awake, true) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// Works on the job whose turn it is. Returns units; 0: there is none in hand.
+    /// Works on the next job in progress. Returns the units; 0 if no job is in progress.
     fn work(&mut self, layout: &Layout, most: u64, bus: &mut dyn Bus) -> Result<u64, Refused> {
         let order = (0..LANES).map(|i| (self.next + i) % LANES);
         let Some(turn) = order.into_iter().find(|i| self.lanes[*i].is_some()) else {
@@ -158,7 +158,7 @@ impl Engine for Queue {
         })
     }
 
-    /// END is complete when all others are.
+    /// Completes END; all other jobs must be complete.
     fn finish(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
         let (Some(layout), Some(number)) = (self.layout, self.end) else {
             return Ok(());
@@ -221,7 +221,7 @@ impl Engine for Queue {
 
 const JOB: u64 = 64;
 const STATUS: u64 = 32;
-/// Jobs, statuses and the control block begin at multiples of it.
+/// Alignment of jobs, statuses and the control block.
 const ALIGN: u64 = 64;
 const ENTRIES: std::ops::RangeInclusive<u64> = 2..=65536;
 
@@ -234,7 +234,7 @@ const COMPLETED: u64 = 0;
 const HEAD: u64 = 8;
 const IDLE: u64 = 16;
 
-/// What stands in a job, but for its header.
+/// The contents of a job, except its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Job {
     op: u32,
@@ -243,11 +243,11 @@ struct Job {
     dst: u64,
     length: u64,
     arg: u64,
-    /// Whether all that must be 0 is 0.
+    /// Whether all fields that must be 0 are 0.
     clean: bool,
 }
 
-/// Where a queue lies: device addresses, and a mask for numbers of jobs.
+/// The layout of a queue in memory: device addresses, and a mask for numbers of jobs.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     jobs: u64,
@@ -257,7 +257,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// That of the registers; `None` where they are not allowed.
+    /// Returns the layout that the registers describe; `None` if they have invalid values.
     fn new(regs: &AppRegs) -> Option<Self> {
         let [jobs, statuses, entries, control] = [0x30, 0x38, 0x40, 0x48].map(|at| regs.get(at));
         let aligned = [jobs, statuses, control].iter().all(|at| at % ALIGN == 0);
@@ -277,8 +277,8 @@ impl Layout {
         self.statuses.wrapping_add((number & self.mask) * STATUS)
     }
 
-    /// Whether job `number` may be taken. What its program wrote before it said so is seen after
-    /// this.
+    /// Returns whether job `number` may be taken. What its program wrote before it marked the job
+    /// valid is visible after this.
     fn is_valid(&self, number: u64, bus: &mut dyn Bus) -> Result<bool, Refused> {
         let mut header = [0; 4];
         bus.read(self.job(number), &mut header)?;
@@ -302,14 +302,14 @@ impl Layout {
         })
     }
 
-    /// Tells that job `number` was read.
+    /// Reports that job `number` was read.
     fn started(&self, number: u64, tag: u64, bus: &mut dyn Bus) -> Result<(), Refused> {
         let at = self.status(number);
         bus.write(at.wrapping_add(8), &tag.to_le_bytes())?;
         publish(at, header(STARTED, 0), bus)
     }
 
-    /// Tells that job `number` is complete: all that it wrote is seen by who sees that.
+    /// Reports that job `number` is complete. Whoever sees the report sees all that the job wrote.
     fn complete(
         &self,
         number: u64,
@@ -322,18 +322,18 @@ impl Layout {
         publish(at, header(STARTED | COMPLETE, error), bus)
     }
 
-    /// Tells how many jobs are complete.
+    /// Reports how many jobs are complete.
     fn count_completed(&self, n: u64, bus: &mut dyn Bus) -> Result<(), Refused> {
         publish(self.control.wrapping_add(COMPLETED), n, bus)
     }
 
-    /// Tells how many jobs were taken.
+    /// Reports how many jobs were taken.
     fn count_head(&self, n: u64, bus: &mut dyn Bus) -> Result<(), Refused> {
         publish(self.control.wrapping_add(HEAD), n, bus)
     }
 
-    /// Tells whether a job that is posted needs a doorbell. What is read after it is read after all
-    /// sides can see it.
+    /// Reports whether a job that is posted needs a doorbell. Reads that follow happen after all
+    /// sides can see the word.
     fn tell_idle(&self, idle: bool, bus: &mut dyn Bus) -> Result<(), Refused> {
         publish(self.control.wrapping_add(IDLE), u64::from(idle), bus)?;
         fence(Ordering::SeqCst);
@@ -345,15 +345,15 @@ fn header(bits: u32, error: u32) -> u64 {
     u64::from(bits) | u64::from(error) << 32
 }
 
-/// Writes a word behind all that was written before it.
+/// Writes a word after everything that was written before it.
 fn publish(at: u64, word: u64, bus: &mut dyn Bus) -> Result<(), Refused> {
     fence(Ordering::Release);
     bus.write(at, &word.to_le_bytes())
 }
 
-/// What a copy reads before it writes, and what a job is worked on in multiples of.
+/// What a copy reads before it writes; jobs are worked on in multiples of it.
 const LINE: u64 = BLOCK as u64;
-/// The most that is done of a job before it is the next one's turn.
+/// The most work on a job before the next job's turn.
 const PIECE: u64 = 1024;
 /// The longest job.
 const MAX_LENGTH: u64 = 1 << 32;
@@ -364,11 +364,11 @@ enum Op {
     Fill,
     Sha256,
     Crc32c,
-    /// Something that is not allowed: complete without doing anything.
+    /// Something invalid: the job completes without doing anything.
     Invalid,
 }
 
-/// What is no operation, in a snapshot.
+/// Stands for an invalid operation in a snapshot.
 const INVALID: u32 = u32::MAX;
 
 impl Op {
@@ -393,18 +393,18 @@ impl Op {
     }
 }
 
-/// A job in hand. In a snapshot: u32 op (0: no job), u32 0; u64 number, src, dst, length, arg,
+/// A job in progress. In a snapshot: u32 op (0: no job), u32 0; u64 number, src, dst, length, arg,
 /// bytes done; 32 bytes of midstate.
 struct Lane {
     op: Op,
-    /// Which job of the queue it is.
+    /// The number of the job in the queue.
     number: u64,
     src: u64,
     dst: u64,
     length: u64,
-    /// Pattern, or the CRC so far.
+    /// The pattern, or the CRC so far.
     arg: u64,
-    /// Whole lines, until the end.
+    /// A multiple of a line, except at the end.
     done: u64,
     hash: Midstate,
 }
@@ -431,7 +431,7 @@ impl Lane {
         }
     }
 
-    /// Its bytes in a snapshot.
+    /// Appends the bytes of a lane in a snapshot.
     fn store(lane: Option<&Self>, out: &mut Vec<u8>) {
         let Some(lane) = lane else {
             out.resize(out.len() + STORED, 0);
@@ -451,7 +451,7 @@ impl Lane {
         out.extend(lane.hash.store());
     }
 
-    /// From a snapshot: some job, whatever stands there.
+    /// Loads a lane from a snapshot. Any bytes make some job.
     fn load(state: &mut StateReader<'_>) -> Option<Self> {
         let code = state.u64() as u32;
         let [number, src, dst, length, arg, done] = std::array::from_fn(|_| state.u64());
@@ -470,7 +470,8 @@ impl Lane {
         })
     }
 
-    /// Works on up to about `most` bytes, at least a line. Returns how many, and the end.
+    /// Works on up to about `most` bytes, at least a line. Returns the number of bytes, and the
+    /// outcome if the job has ended.
     fn work(&mut self, most: u64, bus: &mut dyn Bus) -> Result<(u64, Option<Outcome>), Refused> {
         let left = self.length - self.done;
         let len = left.min(most.clamp(LINE, PIECE) & !(LINE - 1));
@@ -493,7 +494,8 @@ impl Lane {
         }
     }
 
-    /// Line by line where a write would change what is to be read, which all at once would not.
+    /// Copies line by line if writes change bytes that are read later: in a copy all at once, the
+    /// reads would miss the change.
     fn copy(&self, len: u64, bus: &mut dyn Bus) -> Result<(), Refused> {
         let (from, to) = (
             self.src.wrapping_add(self.done),

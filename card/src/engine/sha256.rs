@@ -4,7 +4,7 @@
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
 use sha2::digest::generic_array::{typenum::U64, GenericArray};
 
-/// Bytes of a block, as lengths in memory are counted.
+/// Bytes of a block, in the type of lengths in memory.
 const STEP: u64 = BLOCK as u64;
 /// Bytes from one boundary to the next, and the most that one access reads.
 const READ: u64 = 4096;
@@ -128,19 +128,19 @@ const INITIAL: [u32; 8] = [
 pub(super) struct Midstate([u32; 8]);
 
 impl Midstate {
-    /// After none.
+    /// The state before the first block.
     pub(super) const NEW: Self = Self(INITIAL);
 
     pub(super) fn load(state: &mut StateReader<'_>) -> Self {
         Self(std::array::from_fn(|_| state.u32()))
     }
 
-    /// Its 32 bytes in a snapshot.
+    /// Returns the 32 bytes of the state in a snapshot.
     pub(super) fn store(&self) -> impl Iterator<Item = u8> + '_ {
         self.0.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Takes whole blocks in; what is left of `bytes` is dropped.
+    /// Hashes whole blocks; the rest of `bytes` is dropped.
     pub(super) fn blocks(&mut self, bytes: &[u8]) {
         for block in bytes.chunks_exact(BLOCK) {
             let block = GenericArray::<u8, U64>::from_slice(block);
@@ -148,7 +148,7 @@ impl Midstate {
         }
     }
 
-    /// Takes the last bytes in, of `len` in all. Returns the digest.
+    /// Hashes the last bytes, of `len` in all. Returns the digest.
     pub(super) fn close(&mut self, bytes: &[u8], len: u64) -> [u8; 32] {
         self.blocks(bytes);
         let tail = bytes.chunks_exact(BLOCK).remainder();

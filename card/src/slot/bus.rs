@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The way of a slot's DMA: window check, offset, memory, log.
+//! The DMA path of a slot: window check, offset, memory, log.
 
 use super::state::{Posted, State};
 use super::Slot;
@@ -60,7 +60,7 @@ impl Window {
     }
 }
 
-/// When the engine shall come back without being told; `u64::MAX`: not.
+/// When the engine must return by itself, without a request; `u64::MAX`: never.
 pub(super) struct Deadline {
     at_once: AtomicU64,
     at_boundary: AtomicU64,
@@ -76,7 +76,7 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// When, and whether at a boundary only.
+    /// Sets the time, and whether the engine returns at a boundary only; `None` clears it.
     pub(super) fn set(&self, deadline: Option<(u64, bool)>) {
         let due = |at_boundary| {
             deadline
@@ -102,9 +102,9 @@ impl Deadline {
     }
 }
 
-/// Writes that a base card has issued and not completed yet.
+/// The most writes that a base card has issued but not completed.
 const IN_FLIGHT: usize = 4;
-/// DMA is gathered for so long at most before it is logged.
+/// How long DMA is gathered before it is logged.
 const GATHER_NS: u64 = 2_000_000;
 
 /// The bus of one job.
@@ -130,7 +130,7 @@ impl<'a> SlotBus<'a> {
         }
     }
 
-    /// Logs what was gathered, when it is time.
+    /// Logs the gathered DMA when it is due, or at once with `force`.
     pub(super) fn flush(&mut self, force: bool) {
         let now = now_ns();
         if force || now.saturating_sub(self.flushed_at) > GATHER_NS {
@@ -139,12 +139,13 @@ impl<'a> SlotBus<'a> {
         }
     }
 
-    /// Completes what was written: nothing follows that would push it.
+    /// Completes all writes, because no further write would push them out.
     pub(super) fn settle(&mut self) {
         self.complete_posted(0);
     }
 
-    /// Writes that have not been completed, to be completed between now and `drain_ns` later.
+    /// Takes the writes that have not been completed; they complete between `now` and `drain_ns`
+    /// later.
     pub(super) fn take_posted(&mut self, now: u64, drain_ns: u64) -> Vec<Posted> {
         let n = self.posted.len() as u64;
         let due = |i: u64| now.saturating_add(drain_ns.saturating_mul(i + 1) / n);
@@ -160,7 +161,7 @@ impl<'a> SlotBus<'a> {
             .collect()
     }
 
-    /// What a card does that writes after PAUSED.
+    /// Returns the write of a card that still writes after PAUSED.
     pub(super) fn late_write(&self, due: u64) -> Posted {
         Posted {
             addr: self.last.0,
@@ -247,7 +248,7 @@ impl Bus for SlotBus<'_> {
 }
 
 impl Slot {
-    /// The window check. The first refused access stands in the fault registers.
+    /// Checks an access against the window. The fault registers keep the first refused access.
     fn admit(
         &self,
         addr: u64,
@@ -277,7 +278,7 @@ impl Slot {
         Err(Refused)
     }
 
-    /// One access to memory by IOVA.
+    /// Makes one access to memory by IOVA.
     pub(super) fn transfer(
         &self,
         iova: u64,
@@ -290,9 +291,9 @@ impl Slot {
         let answer = self.host.dma(iova, access, give_up);
         match &answer {
             Some(ranges) => trace.add(write, ranges),
-            // Not refused: it was never made. What the slot did is void.
+            // Not refused: the access was never made. What the slot did is void.
             None if self.host.is_dead() => {}
-            // A reset came while the client was asked.
+            // The slot was reset while the client was being asked.
             None if give_up.is_some_and(|give_up| give_up.load(Ordering::Acquire)) => {}
             None => drop(self.host.recorder.record(What::DmaError {
                 slot: self.index,
@@ -310,8 +311,9 @@ impl Slot {
         }
     }
 
-    /// Completes the writes of past jobs that are due at `t`, wherever the offset leads them now.
-    /// Where no descriptor leads, they are lost: a register access must not wait for the client.
+    /// Completes the writes of past jobs that are due at `t`, at wherever the offset now points.
+    /// Writes to memory without a descriptor are lost: a register access must not wait for the
+    /// client.
     pub(super) fn deliver(&self, state: &mut State, t: u64) {
         let (due, rest): (VecDeque<_>, _) = std::mem::take(&mut state.posted)
             .into_iter()

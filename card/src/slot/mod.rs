@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A slot: the registers of one accelerator, and the thread that runs its engine.
 //!
-//! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which
-//! nobody holds across engine work.
+//! The register side ([`Slot`]) and the thread (`worker`) share [`State`] under one lock, which is
+//! never held while the engine works.
 
 mod bus;
 mod relay;
@@ -39,38 +39,38 @@ pub struct Slot {
     state: Mutex<State>,
     changed: Condvar,
     window: Window,
-    /// The engine shall come back at once.
+    /// The engine must return at once.
     attention: AtomicBool,
-    /// The engine shall come back at its next boundary.
+    /// The engine must return at its next boundary.
     wants_boundary: AtomicBool,
-    /// When the held order wants that.
+    /// When the held order wants the engine to return.
     deadline: Deadline,
-    /// The job in the engine was reset away.
+    /// The job in the engine was aborted by a reset.
     abandoned: AtomicBool,
 }
 
-/// A register access waits so long at most for a thread that the host does not let run.
+/// The longest that a register access waits for a thread that the host does not run.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Programs have addresses below this one.
+/// All addresses of programs are below this address.
 const ADDRESS_END: u64 = 1 << 47;
 
 /// Returns base and size of the window that a job has without a window check: the part of `memory`
-/// (IOVA and length) that is at addresses of programs when `offset` is added to addresses.
+/// (IOVA and length) that programs can address when `offset` is added to their addresses.
 fn whole_window(memory: Option<(u64, u64)>, offset: u64) -> (u64, u64) {
     let (iova, length) = memory.unwrap_or((0, 0));
     let first = iova.wrapping_sub(offset) & IOVA_BITS;
     let (base, size) = if first < ADDRESS_END {
         (first, length)
     } else {
-        // The memory begins before the IOVA of the address 0.
+        // The memory begins below the IOVA of address 0.
         (0, length.saturating_sub(IOVA_BITS + 1 - first))
     };
     (base, size.min(ADDRESS_END - base))
 }
 
 impl Slot {
-    /// A slot as after power-on.
+    /// Returns a slot in its state after power-on.
     pub fn new(
         index: usize,
         config: SlotConfig,
@@ -196,7 +196,7 @@ impl Slot {
     /// Writes a register and records it.
     pub fn write(&self, reg: SlotReg, off: u64, val: u64) {
         let mut state = self.lock();
-        // A card that has died since the write came must not begin a run.
+        // A card that has died since the write arrived must not begin a run.
         if self.host.is_dead() {
             return;
         }
@@ -260,7 +260,7 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// A job begins, with the registers as they stand. `at` is when it was asked for.
+    /// Begins a job with the present registers. `at` is when the job was requested.
     fn begin(&self, state: &mut State, resume: bool, at: u64) -> Job {
         state.pause = None;
         state.restore_us = 0;
@@ -301,7 +301,7 @@ impl Slot {
             at_boundary,
         });
         if fate == PauseFate::Honoured {
-            // One at once is not taken back by one at a boundary.
+            // A PAUSE at a boundary does not replace a PAUSE at once.
             state.pause = state.pause.max(Some(stop));
             self.tell_engine(state);
             self.maker.wake();
@@ -309,7 +309,7 @@ impl Slot {
         }
     }
 
-    /// Returns where the engine can be stopped first.
+    /// Returns the first point at which the engine can be stopped.
     fn soonest_stop(&self) -> Stop {
         if self.engine.only_at_boundaries() {
             Stop::AtBoundary
@@ -318,7 +318,7 @@ impl Slot {
         }
     }
 
-    /// Tells the engine at work what it has to stop for.
+    /// Tells the running engine what it has to stop for.
     fn tell_engine(&self, state: &State) {
         let frozen = state.frozen.then(|| self.soonest_stop());
         let stop = state.pause.max(frozen);
@@ -331,7 +331,7 @@ impl Slot {
             .set(deadline.map(|(order, due)| (due, self.stops_at_boundary(order))));
     }
 
-    /// What a job that begins now may reach.
+    /// Returns what a job that begins now may reach.
     fn reach(&self, state: &State) -> Reach<'_> {
         let (window_base, window_size) = if self.fermata() {
             (self.window.base(), self.window.size())
@@ -347,18 +347,18 @@ impl Slot {
         }
     }
 
-    /// The card has lost memory; returns when the engine cannot reach the lost memory any more.
+    /// Handles the loss of memory; returns when the engine can no longer reach the lost memory.
     pub fn release(&self) {
         self.maker.release(&self.host.memory);
     }
 
-    /// A write to the slot's bit in RESET.
+    /// Handles a write to the slot's bit in RESET.
     pub fn reset(self: &Arc<Self>, asserted: bool) {
         let mut state = self.lock();
         let t = crate::event::now_ns();
         state = self.complete_due(state, t);
-        // The register holds the bits of all slots: one that is written again as it stands is no
-        // new reset.
+        // The register holds the bits of all slots: writing a bit that is already set is not a new
+        // reset.
         let rises = asserted && !state.in_reset;
         state.in_reset = asserted;
         if rises && !state.misbehaviour.reset_fails {
@@ -366,7 +366,7 @@ impl Slot {
         }
     }
 
-    /// The reset takes hold.
+    /// Lets the reset take effect.
     fn take_reset(self: &Arc<Self>, state: &mut State, t: u64) {
         let aborted = state.phase.busy();
         self.leave_answer(state, t);
@@ -405,8 +405,8 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// A save that is reset away leaves its answer behind, where that misbehaviour is on: a status,
-    /// and an interrupt.
+    /// Under the misbehaviour `late_paused`, leaves the answer of a save that is cut short by a
+    /// reset: a status and an interrupt.
     fn leave_answer(self: &Arc<Self>, state: &mut State, t: u64) {
         let (Phase::Saving, Some(after)) = (state.phase, state.misbehaviour.late_paused) else {
             return;
@@ -423,7 +423,7 @@ impl Slot {
         });
     }
 
-    /// Stops what runs; the thread notices at its next boundary.
+    /// Stops the running job; the thread notices at its next boundary.
     fn halt(&self, state: &mut State) {
         state.phase = Phase::Rest(Rest::Idle);
         state.queued = None;
@@ -438,8 +438,9 @@ impl Slot {
         }
     }
 
-    /// The slot as after power-on, once its last DMA is complete or dropped. Settings stay, and so
-    /// do misbehaviours, unless `behave` (but a hang never outlives a reset).
+    /// Puts the slot into its state after power-on, once its last DMA is complete or dropped.
+    /// Settings stay. So do misbehaviours, unless `behave` is set (but a hang never outlives a
+    /// reset).
     pub fn power_on(&self, behave: bool) {
         let mut state = self.lock();
         self.halt(&mut state);
@@ -471,13 +472,12 @@ impl Slot {
         self.quiesce();
     }
 
-    /// The card must not access memory; returns when the engine cannot reach memory by other ways
-    /// than its bus.
+    /// Stops access to memory; returns when the engine can reach memory only by its bus.
     pub fn quiesce(&self) {
         self.maker.quiesce();
     }
 
-    /// Waits until the thread has come to the boundary after an abort.
+    /// Waits until the thread has noticed an abort.
     fn quiet<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let until = Instant::now() + PATIENCE;
         while state.aborted() && Instant::now() < until {
@@ -490,8 +490,8 @@ impl Slot {
         state
     }
 
-    /// Lets the DMA arrive that must have arrived by now, so that it does not depend on when the
-    /// host lets a thread run. Fermata: such as a misbehaviour has left.
+    /// Completes the DMA that must have arrived by now, so that its arrival does not depend on when
+    /// the host runs a thread. On a fermata card, only a misbehaviour leaves such DMA.
     fn complete_due<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -533,7 +533,7 @@ impl Slot {
         });
     }
 
-    /// Sends interrupts for nothing.
+    /// Sends `n` spurious interrupts.
     pub fn spurious(&self, n: u64) {
         for _ in 0..n {
             let fate = if self.host.fire(self.index) {
@@ -548,8 +548,8 @@ impl Slot {
         }
     }
 
-    /// Interrupts for nothing as long as the misbehaviour is on, and tells of them when it is off.
-    /// The thread is there for the storm only.
+    /// Sends spurious interrupts as long as the misbehaviour is on, and then records their number.
+    /// The thread exists only for the storm.
     fn storm(self: &Arc<Self>) {
         let slot = self.clone();
         std::thread::spawn(move || {
@@ -571,7 +571,7 @@ impl Slot {
         (us > 0 && !state.quit).then(|| Duration::from_micros(us))
     }
 
-    /// Switches a misbehaviour.
+    /// Switches a misbehaviour on or off.
     pub fn misbehave(self: &Arc<Self>, fault: SlotFault) {
         self.host.recorder.record(What::Misbehave {
             slot: self.index,
@@ -590,7 +590,7 @@ impl Slot {
             self.storm();
         }
         let failed = before.reset_fails;
-        // A reset that had no effect and is still held has it now.
+        // A reset that had no effect, and is still asserted, takes effect now.
         if failed && !state.misbehaviour.reset_fails && state.in_reset {
             self.take_reset(state, crate::event::now_ns());
         }
@@ -622,7 +622,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The reply to `state`.
+    /// Returns the reply to `state`.
     pub fn describe(&self) -> String {
         let state = self.lock();
         format!(
@@ -647,7 +647,7 @@ impl Slot {
         )
     }
 
-    /// Whether RESET holds it.
+    /// Returns whether RESET holds the slot.
     pub fn in_reset(&self) -> bool {
         self.lock().in_reset
     }

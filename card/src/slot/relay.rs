@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Orders of a slot: the held order, the run that an order began, how a context is loaded for a run,
-//! and what a run leaves in memory.
+//! Orders of a slot: the held order, the run that an order began, the loading of a context for a
+//! run, and what a run leaves in memory.
 
 use super::state::{Job, Phase, Queued, State, Stop};
 use super::worker::End;
@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a slot knows of orders.
+/// The state of a slot's orders.
 #[derive(Default)]
 pub(super) struct Relay {
     /// `RELAY[i]`
@@ -24,11 +24,11 @@ pub(super) struct Relay {
     pub(super) held: Option<Order>,
     /// The run that occupies the slot, if an order brought it there.
     pub(super) run: Option<Run>,
-    /// Number of power-ons: what was to be written later must not survive one.
+    /// Number of power-ons: a write that was delayed must not survive a power-on.
     pub(super) epoch: u64,
 }
 
-/// A run that an order brought about. Times are 0 until they come.
+/// A run that an order began. Times are 0 until they are known.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) context: u64,
@@ -40,11 +40,11 @@ pub(super) struct Run {
     /// Where the results go.
     pub(super) results: u64,
     pub(super) offsets: [u16; RESULTS],
-    /// AT of the held order has come, and was obeyed or ignored.
+    /// AT of the held order has passed, and was obeyed or ignored.
     spent: bool,
-    /// The stop that has begun saves nothing.
+    /// The stop under way saves nothing.
     pub(super) drops: bool,
-    /// A misbehaviour: AT of the held order comes so many nanoseconds too late.
+    /// A misbehaviour: AT of the held order is late by this many nanoseconds.
     late_ns: u64,
 }
 
@@ -65,7 +65,7 @@ impl Run {
         }
     }
 
-    /// The run with its times by another clock.
+    /// Returns the run with its times converted to another clock.
     pub(super) fn at(&self, clock: impl Fn(u64) -> u64) -> Self {
         let time = |time| if time == 0 { 0 } else { clock(time) };
         Self {
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// The context is loaded.
+    /// Notes the entry of the context that was loaded.
     pub(super) fn loaded(&mut self, entry: &Entry) {
         self.results = entry.results;
         self.offsets = entry.offsets;
@@ -84,20 +84,20 @@ impl Run {
 }
 
 impl Relay {
-    /// The held order whose AT is still to come, and when that is due.
+    /// Returns the held order if its AT is still to come, and when AT is due.
     pub(super) fn deadline(&self) -> Option<(Order, u64)> {
         let (order, run) = (self.held?, self.run.as_ref()?);
         let at = us(order.at_us()?).saturating_add(run.late_ns);
         (run.worked != 0 && !run.spent).then(|| (order, Clock::after(run.worked, at)))
     }
 
-    /// Whether the held order has AT 0, which aborts a restore.
+    /// Returns whether the held order has AT 0, which aborts a restore.
     pub(super) fn at_zero(&self) -> bool {
         let late = self.run.as_ref().map_or(0, |run| run.late_ns);
         late == 0 && self.held.is_some_and(|order| order.at_us() == Some(0))
     }
 
-    /// A reset: no order is held, and the run leaves no record.
+    /// Handles a reset: no order is held, and the run leaves no record.
     pub(super) fn reset(&mut self) {
         self.held = None;
         self.run = None;
@@ -105,19 +105,19 @@ impl Relay {
 }
 
 impl Slot {
-    /// A write to `RELAY[i]`.
+    /// Handles a write to `RELAY[i]`.
     pub(super) fn switch_relay(state: &mut State, val: u64) {
         if state.relay.run.is_none() && !state.phase.busy() {
             state.relay.on = val & 1 != 0;
         }
     }
 
-    /// Whether the slot obeys orders.
+    /// Returns whether the slot obeys orders.
     pub fn relays(&self) -> bool {
         self.lock().relay.on
     }
 
-    /// A write to `ORDER[i]`.
+    /// Handles a write to `ORDER[i]`.
     pub(super) fn order(&self, state: &mut State, order: Order, t: u64) {
         let run = state.start_count;
         let fate = Self::judge(state, order);
@@ -182,7 +182,7 @@ impl Slot {
         };
     }
 
-    /// Stops the job when AT of the held order is due. Once stopping has begun, every AT is.
+    /// Stops the job when AT of the held order is due. Once the job is stopping, every AT is due.
     pub(super) fn stop_when_due(&self, state: &mut State, now: u64) {
         let Some((order, due)) = state.relay.deadline() else {
             return;
@@ -194,7 +194,7 @@ impl Slot {
         let at_once = state.pause == Some(Stop::AtOnce);
         if let Some(run) = state.relay.run.as_mut() {
             run.spent = true;
-            // After a DROP at once the engine may stand where it cannot be saved.
+            // After a DROP at once, the engine may be at a point where it cannot be saved.
             run.drops = order.drops() || run.drops && at_once;
         }
         let boundary = self.stops_at_boundary(order);
@@ -206,13 +206,13 @@ impl Slot {
         self.pause(state, stop, boundary && order.boundary());
     }
 
-    /// Whether the stop that the order asks for is at a boundary.
+    /// Returns whether the order asks for a stop at a boundary.
     pub(super) fn stops_at_boundary(&self, order: Order) -> bool {
         order.boundary() && self.engine.has_boundaries()
             || !order.drops() && self.engine.only_at_boundaries()
     }
 
-    /// A run begins: RUN goes up. The thread loads the context.
+    /// Takes an order: begins a run and increments RUN. The thread loads the context.
     fn take(&self, state: &mut State, order: Order, t: u64) {
         let Some(context) = order.context() else {
             return;
@@ -237,8 +237,8 @@ impl Slot {
         );
     }
 
-    /// The run is over: posts its record and takes the next context. All of it is one step for a
-    /// reader of the registers, as the caller holds the lock.
+    /// Ends the run: posts its record and takes the next context. A reader of the registers sees
+    /// one step, because the caller holds the lock.
     pub(super) fn choose(
         self: &Arc<Self>,
         state: &mut State,
@@ -296,7 +296,7 @@ const PAGE: u64 = 4096;
 struct Context {
     entry: Entry,
     regs: Vec<u8>,
-    /// Digest of all that was read.
+    /// Digest of all the bytes that were read.
     seen: u64,
 }
 
@@ -307,7 +307,7 @@ fn digest(entry: &[u8], regs: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Makes the context the slot's. The job that runs from here, or how the run ends instead.
+/// Loads the context into the slot. Returns the job that now runs, or how the run ends instead.
 pub(super) fn load(slot: &Slot, context: u64) -> Result<Job, End> {
     let mut trace = DmaTrace::default();
     let (cookie, read) = fetch(slot, context, &mut trace);
@@ -325,7 +325,7 @@ pub(super) fn load(slot: &Slot, context: u64) -> Result<Job, End> {
     }
 }
 
-/// Reads entry and registers: the cookie, and all of it if it is valid.
+/// Reads entry and registers. Returns the cookie, and the whole context if it is valid.
 fn fetch(slot: &Slot, context: u64, trace: &mut DmaTrace) -> (u64, Option<Context>) {
     let (error, state_size) = {
         let mut state = slot.lock();
@@ -358,14 +358,15 @@ fn read(slot: &Slot, iova: u64, buf: &mut [u8], trace: &mut DmaTrace) -> bool {
 }
 
 impl Slot {
-    /// Bytes from the first application register of the engine to the end of its last one.
+    /// Returns the number of bytes from the first application register to the end of the engine's
+    /// last one.
     fn register_bytes(&self) -> usize {
         let last = self.engine.writable().iter().max().copied();
         usize::from(last.map_or(0, |last| last + 8 - APP_FIRST))
     }
 
-    /// The digest of a context as it stands in memory now, for the checker: the card itself has no
-    /// use for it. `None` where that cannot be read.
+    /// Returns the digest of a context as it is in memory now, or `None` if the context cannot be
+    /// read. Only the checker uses it.
     fn peek(&self, context: u64) -> Option<u64> {
         let mut bytes = [0; ENTRY_SIZE];
         let mut regs = vec![0; self.register_bytes()];
@@ -376,7 +377,7 @@ impl Slot {
         Some(digest(&bytes, &regs))
     }
 
-    /// Sets the registers of the slot, and starts.
+    /// Sets the registers of the slot and starts the job.
     fn start_context(&self, state: &mut State, read: &Context) -> Job {
         let Context { entry, regs, seen } = read;
         self.window.set_offset(entry.dma_offset);
@@ -420,12 +421,12 @@ impl Slot {
     }
 }
 
-/// Where the last word of a record stands.
+/// Offset of the last word of a record.
 const LAST: u64 = Record::LAST as u64;
-/// How much later the rest of a torn record comes.
+/// The delay of the rest of a torn record.
 const TEAR: Duration = Duration::from_millis(2);
 
-/// Writes the results of the run that has become quiescent. Whether they are lost.
+/// Writes the results of the run that has become quiescent. Returns whether they are lost.
 pub(super) fn lose_results(slot: &Slot) -> bool {
     let Some((at, bytes)) = results(slot) else {
         return false;
@@ -443,7 +444,7 @@ pub(super) fn lose_results(slot: &Slot) -> bool {
     written.is_none()
 }
 
-/// Where results go, and what they are; `None`: there are none.
+/// Returns where results go and what they are, or `None` if there are none.
 fn results(slot: &Slot) -> Option<(u64, [u8; 8 * RESULTS])> {
     let state = slot.lock();
     let run = state.relay.run.as_ref().filter(|_| !state.aborted())?;
@@ -460,7 +461,7 @@ fn results(slot: &Slot) -> Option<(u64, [u8; 8 * RESULTS])> {
     Some((run.results, bytes))
 }
 
-/// What becomes of the next record, and how much later it comes.
+/// Returns what becomes of the next record, and how late it is.
 fn fate(misbehaviour: &mut Misbehaviour) -> (RecordFate, Duration) {
     if misbehaviour.lose_record.take() {
         (RecordFate::Lost, Duration::ZERO)
@@ -474,9 +475,10 @@ fn fate(misbehaviour: &mut Misbehaviour) -> (RecordFate, Duration) {
 }
 
 impl Slot {
-    /// Posts a record, or does with it what a misbehaviour wants. Whether the interrupt comes now.
+    /// Posts a record, or does what a misbehaviour demands. Returns whether the interrupt comes
+    /// now.
     fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
-        // From the record on the context may change.
+        // Once the record is written, the context may change.
         let seen = self.peek(context);
         let at = self.host.relay.record_at(self.index, record.run);
         let bytes = record.bytes();
@@ -487,7 +489,7 @@ impl Slot {
         } else {
             wanted
         };
-        // The driver may act on the last word as soon as that is in memory.
+        // The driver may act on the last word as soon as the word is in memory.
         self.host.recorder.record(What::Record {
             slot: self.index,
             run: record.run,
@@ -517,7 +519,7 @@ impl Slot {
     }
 
     /// Writes a record, or the first words of a torn one, after `delay`, unless the card is reset
-    /// before. With a whole record comes the interrupt.
+    /// before that. Sends the interrupt after a whole record.
     fn post_later(self: &Arc<Self>, state: &State, delay: Duration, at: u64, bytes: Vec<u8>) {
         let (slot, epoch, run) = (self.clone(), state.relay.epoch, state.start_count);
         std::thread::spawn(move || {
@@ -544,7 +546,7 @@ impl Slot {
         });
     }
 
-    /// Writes EVENTS, before the interrupt of a completion event.
+    /// Writes EVENTS to memory; the interrupt of a completion event must follow.
     pub(super) fn post_events(&self, state: &State) {
         if state.relay.on {
             let at = self.host.relay.events_at(self.index);
@@ -553,8 +555,8 @@ impl Slot {
         }
     }
 
-    /// Writes control memory under the slot's lock. A register access must not wait for the client,
-    /// so only shared memory is reached.
+    /// Writes control memory under the slot's lock. Reaches shared memory only, because a register
+    /// access must not wait for the client.
     fn put(&self, at: u64, bytes: &[u8]) -> bool {
         let mut trace = DmaTrace::default();
         let access = Access::Write(bytes);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The save and restore unit: a job's state to and from memory, frame by frame.
+//! The save and restore unit, which moves a job's state to and from memory, frame by frame.
 //!
-//! A save leaves out the frames that are as they were when the same run began with a restore from
-//! the same place: so they stand there. It knows that by what the restore read, and by nothing
-//! older: what is between two runs is the driver's. A run that began new is saved whole, and so is
-//! one whose snapshot goes elsewhere.
+//! If the same run began with a restore from the same address, a save omits the frames that have
+//! not changed since then, because the snapshot still contains them. The unit compares with what
+//! this restore read, and with nothing older: between two runs, the memory belongs to the driver. A
+//! run that began new is saved whole, and so is a run whose snapshot has another address.
 
 use super::bus::SlotBus;
 use super::state::Job;
@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use std::sync::PoisonError;
 
 pub(super) const PAGE: usize = 4096;
-/// The first bytes of a save are written when it begins: one that is cut short is seen in memory.
+/// The first bytes of a save are written when it begins, so that a save that is cut short is
+/// visible in memory.
 const HEAD: usize = 16;
 
 /// What a restore read, and where.
@@ -28,7 +29,8 @@ pub(super) struct Snapshot {
     bytes: Vec<u8>,
 }
 
-/// Where the save and restore unit goes: F: an IOVA; base: a device address.
+/// Returns the IOVA of the snapshot: `at` itself on a fermata card; on a base card, `at` is a
+/// device address.
 fn snapshot_iova(slot: &Slot, at: u64) -> u64 {
     if slot.fermata() {
         at
@@ -43,13 +45,13 @@ fn digest(bytes: &[u8]) -> u64 {
         .map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// The unit at work for one job.
+/// The save and restore unit while it works for one job.
 struct Mover<'a> {
     slot: &'a Slot,
     tag: u64,
     iova: u64,
     trace: DmaTrace,
-    /// What it wrote or read, in as few ranges as can be.
+    /// The ranges that were written or read, merged where possible.
     touched: Vec<Range>,
 }
 
@@ -105,8 +107,8 @@ impl<'a> Mover<'a> {
     }
 }
 
-/// Reads the snapshot and makes a job of it, which runs from here. With it comes what was read,
-/// where it was read at all.
+/// Reads the snapshot and makes a job from it, which then runs. Also returns what was read, if
+/// memory answered.
 pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option<Snapshot>), End> {
     let (at, settings, reach) = {
         let state = slot.lock();
@@ -128,7 +130,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
             Some(mover.iova)
         }
         Some(false) if slot.fermata() => return Err(SNAPSHOT_ERROR),
-        // An Optimus card gets no word of it, and goes on with what it has.
+        // An Optimus card is not told, and continues with what it has.
         Some(false) => {
             bytes.fill(0);
             None
@@ -148,7 +150,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
     Ok((engine, restored.map(|iova| Snapshot { iova, bytes })))
 }
 
-/// Why a restore was given up.
+/// Returns why a restore was given up.
 fn cut_short(slot: &Slot) -> End {
     if slot.lock().aborted() {
         End::Aborted
@@ -157,7 +159,7 @@ fn cut_short(slot: &Slot) -> End {
     }
 }
 
-/// Whether memory answered; None where the restore is to be given up.
+/// Reads all frames. Returns whether memory answered, or `None` if the restore is to be given up.
 fn read_frames(mover: &mut Mover<'_>, settings: Settings, bytes: &mut [u8]) -> Option<bool> {
     let mut due = now_ns().saturating_add(us(settings.restore_us));
     let size = settings.frame();
@@ -173,19 +175,19 @@ fn read_frames(mover: &mut Mover<'_>, settings: Settings, bytes: &mut [u8]) -> O
     (!mover.slot.lock().cut_short()).then_some(true)
 }
 
-/// How a save is to go.
+/// How to save.
 struct Plan<'a> {
     settings: Settings,
-    /// What stands where the save goes, if that is known.
+    /// The present contents at the address of the save, if known.
     before: Option<&'a [u8]>,
-    /// So many bytes are written: all, or less of one that is torn.
+    /// Number of bytes to write: all, or fewer for a torn save.
     end: usize,
-    /// What all of it takes, as a misbehaviour.
+    /// The time for the whole save, set by a misbehaviour.
     takes_us: Option<u64>,
 }
 
-/// Stops the job and writes its state to where the snapshot is now. `restored` is what this run
-/// began with.
+/// Stops the job and writes its state to the present snapshot address. `restored` is the snapshot
+/// with which this run began.
 pub(super) fn save(
     slot: &Slot,
     job: &Job,
@@ -232,7 +234,7 @@ pub(super) fn save(
     }
 }
 
-/// What was written; None where memory did not answer, or the job was reset away.
+/// Returns what was written, or `None` if memory did not answer or a reset aborted the job.
 fn write_frames(mover: &mut Mover<'_>, plan: &Plan<'_>, bytes: &[u8]) -> Option<Frames> {
     let (settings, end) = (plan.settings, plan.end);
     let (size, head) = (settings.frame(), HEAD.min(end));
@@ -243,7 +245,7 @@ fn write_frames(mover: &mut Mover<'_>, plan: &Plan<'_>, bytes: &[u8]) -> Option<
     let mut frames = Frames::default();
     for (i, frame) in bytes.chunks(size).enumerate() {
         let (from, len) = (i * size, frame.len());
-        // The first one is lost with the beginning of the save.
+        // The beginning of the save has overwritten part of the first frame.
         if i > 0 && plan.before.is_some_and(|old| old[from..][..len] == *frame) {
             frames.skipped += 1;
             frames.skipped_bytes += len as u64;
@@ -265,7 +267,7 @@ fn write_frames(mover: &mut Mover<'_>, plan: &Plan<'_>, bytes: &[u8]) -> Option<
     ok.then_some(frames)
 }
 
-/// A base card whose save stopped half-way reads RUNNING until it is reset.
+/// Waits for a reset: a base card whose save stopped half-way reads RUNNING until then.
 fn wait_for_reset(slot: &Slot) -> End {
     let mut state = slot.lock();
     while !state.aborted() {

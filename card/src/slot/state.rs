@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the register side and the thread of a slot share; and the state of a slot of a card that is
-//! stopped, which another card can take.
+//! The state that the register side and the thread of a slot share; and the state of a slot of a
+//! stopped card, which another card can take.
 
 use super::relay::{Relay, Run};
 use super::snapshot::PAGE;
@@ -20,7 +20,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Rest {
     Idle,
-    /// `empty`: for want of work.
+    /// `empty`: because its queue was empty.
     Paused {
         empty: bool,
     },
@@ -30,11 +30,11 @@ pub(super) enum Rest {
     },
 }
 
-/// What a slot does.
+/// What a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Rest(Rest),
-    /// Reads table entry and registers of a context.
+    /// Reads the table entry and the registers of a context.
     Loading,
     Restoring,
     Running,
@@ -47,7 +47,7 @@ impl Phase {
         !matches!(self, Self::Rest(_))
     }
 
-    /// For the log.
+    /// Returns the phase as the log names it.
     pub(super) fn told(self) -> event::Phase {
         match self {
             Self::Rest(Rest::Idle) => event::Phase::Idle,
@@ -60,7 +60,7 @@ impl Phase {
         }
     }
 
-    /// How the job failed: fault, snapshot error.
+    /// Returns how the job failed: by a fault, by a snapshot error.
     pub(super) fn errors(self) -> (bool, bool) {
         match self {
             Self::Rest(Rest::Finished {
@@ -72,24 +72,24 @@ impl Phase {
     }
 }
 
-/// What the thread of a slot is at.
+/// What the thread of a slot is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thread {
     /// It has no job.
     Free,
-    /// It has one.
+    /// It has a job.
     Working,
-    /// It has one that was reset away, and has not seen it yet.
+    /// It has a job that was aborted by a reset, and has not noticed yet.
     Aborted,
 }
 
-/// A START that was accepted: the engine samples its registers then.
+/// An accepted START, with the registers as the engine sampled them at that time.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) resume: bool,
     pub(super) written: AppRegs,
     pub(super) reads: AppRegs,
-    /// When the START was accepted. A job that comes from another host is accepted anew.
+    /// When the START was accepted. A job from another host counts as accepted when it arrives.
     #[serde(skip, default = "now_ns")]
     pub(super) at: u64,
 }
@@ -100,14 +100,14 @@ impl Job {
     }
 }
 
-/// What the thread of a slot is to begin.
+/// What the thread of a slot begins next.
 #[derive(Clone, Debug)]
 pub(super) enum Queued {
     /// A START.
     Job(Job),
     /// A context that an order named.
     Context(u64),
-    /// A job that ran when the card was stopped, and the state of the engine.
+    /// A job that was running when the card was stopped, and the state of the engine.
     Stopped(Job, Vec<u8>),
 }
 
@@ -116,11 +116,11 @@ pub(super) enum Queued {
 pub(super) enum Stop {
     /// At its next boundary.
     AtBoundary,
-    /// Where it stands.
+    /// Wherever it is.
     AtOnce,
 }
 
-/// A DMA write that was issued and has not arrived.
+/// A DMA write that was issued and has not arrived yet.
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) addr: u64,
@@ -140,7 +140,7 @@ pub(super) struct State {
     pub(super) events: u64,
     /// What the last `START_RESUME` took to restore, in microseconds, for the status.
     pub(super) restore_us: u64,
-    /// Base: until when the status reads the old value, and that value.
+    /// Base: until when the status reads an old value, and that value.
     pub(super) lag: Option<(u64, u64)>,
     /// Write side of the application registers.
     pub(super) written: AppRegs,
@@ -150,15 +150,16 @@ pub(super) struct State {
     pub(super) snapshot: u64,
     pub(super) fault_info: u64,
     pub(super) fault_addr: u64,
-    /// A PAUSE that the engine has not followed yet.
+    /// A PAUSE that the engine has not obeyed yet.
     pub(super) pause: Option<Stop>,
     /// A START or an order that the thread has not seen yet.
     pub(super) queued: Option<Queued>,
     pub(super) thread: Thread,
     pub(super) reset_at: Option<u64>,
-    /// What one read of the status shows of a save that was reset away, and from when on.
+    /// When a read of the status shows the answer of a save that was cut short by a reset, and that
+    /// answer. It is shown once.
     pub(super) late: Option<(u64, u64)>,
-    /// Writes of past jobs that have not arrived.
+    /// Writes of past jobs that have not arrived yet.
     pub(super) posted: VecDeque<Posted>,
     pub(super) relay: Relay,
     /// The card is stopped: the thread begins nothing, and puts its job back into `queued`.
@@ -212,7 +213,7 @@ impl State {
         }
     }
 
-    /// What a read of the status at `t` shows of an answer that was left behind: once.
+    /// Takes the late answer of a save, if the status shows it at `t`.
     pub(super) fn take_late(&mut self, t: u64) -> Option<u64> {
         let (_, answer) = self.late.take_if(|(due, _)| *due <= t)?;
         self.misbehaviour.late_paused = None;
@@ -223,13 +224,13 @@ impl State {
         self.thread == Thread::Aborted
     }
 
-    /// Whether what is under way is to be given up: a job that was reset away, or a restore that an
-    /// order aborts.
+    /// Returns whether to give up the work in progress: a reset aborted the job, or an order aborts
+    /// its restore.
     pub(super) fn cut_short(&self) -> bool {
         self.aborted() || self.phase == Phase::Restoring && self.relay.at_zero()
     }
 
-    /// The engine begins to work.
+    /// Notes that the engine starts to work.
     pub(super) fn works(&mut self, now: u64) {
         self.phase = Phase::Running;
         if let Some(run) = self.relay.run.as_mut() {
@@ -237,7 +238,7 @@ impl State {
         }
     }
 
-    /// The engine stops to work, if it did.
+    /// Notes that the engine stops working, if it worked.
     pub(super) fn stops(&mut self, now: u64) {
         let run = self.relay.run.as_mut();
         if let Some(run) = run.filter(|run| run.worked != 0 && run.stopped == 0) {
@@ -245,19 +246,19 @@ impl State {
         }
     }
 
-    /// Whether the stop that has begun saves nothing.
+    /// Returns whether the stop under way saves nothing.
     pub(super) fn drops(&self) -> bool {
         self.relay.run.as_ref().is_some_and(|run| run.drops)
     }
 
-    /// Whether the driver has waited long enough since it reset the slot.
+    /// Returns whether the settle time since the reset of the slot is over.
     pub(super) fn settled(&self, t: u64) -> bool {
         self.reset_at
             .is_some_and(|at| t >= at.saturating_add(us(self.settings.settle_us)))
     }
 }
 
-/// The state of a slot that is stopped. Times are those of the card's clock.
+/// The state of a stopped slot. Times are those of the card's clock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotState {
@@ -278,7 +279,7 @@ pub struct SlotState {
     run: Option<Run>,
 }
 
-/// What a slot does.
+/// What a slot was doing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Activity {
     Rest(Rest),
@@ -291,13 +292,13 @@ enum Activity {
 }
 
 impl SlotState {
-    /// Returns whether a job is in the engine. The slot then has a state of the engine.
+    /// Returns whether a job is in the engine. If so, the slot has a state of the engine.
     pub fn has_engine(&self) -> bool {
         matches!(self.activity, Activity::Work(..))
     }
 
-    /// Returns the state of the engine, as long as a snapshot of the slot; empty without a job in
-    /// the engine.
+    /// Returns the state of the engine, which is as long as a snapshot of the slot; empty if there
+    /// is no job in the engine.
     pub fn engine(&self) -> &[u8] {
         match &self.activity {
             Activity::Work(_, state) => state,
@@ -305,7 +306,7 @@ impl SlotState {
         }
     }
 
-    /// Returns the state of the engine, to be filled in; `None` without a job in the engine.
+    /// Returns the state of the engine, to be filled in; `None` if there is no job in the engine.
     pub fn engine_mut(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.activity {
             Activity::Work(_, state) => Some(state),
@@ -313,7 +314,7 @@ impl SlotState {
         }
     }
 
-    /// Returns whether a card can have this state.
+    /// Returns whether a card can be in this state.
     fn is_consistent(&self) -> bool {
         let Some(run) = &self.run else {
             let no_order = self.held.is_none();
@@ -340,21 +341,21 @@ impl SlotState {
             }
     }
 
-    /// Returns whether a job that no order brought can be on the slot.
+    /// Returns whether a job that was not started by an order can be on the slot.
     fn may_work(&self) -> bool {
         !self.in_reset && !self.relay
     }
 }
 
 impl Slot {
-    /// Tells the slot to stop where it stands.
+    /// Tells the slot to stop at the present point.
     pub(crate) fn freeze(&self) {
         let mut state = self.lock();
         state.frozen = true;
         self.tell_thread(&state);
     }
 
-    /// Lets the slot go on.
+    /// Lets the slot continue.
     pub(crate) fn thaw(&self) {
         let mut state = self.lock();
         state.frozen = false;
@@ -379,7 +380,8 @@ impl Slot {
         self.lock().phase.busy()
     }
 
-    /// Waits until the thread has set its job aside. Returns false if that took until `until`.
+    /// Waits until the thread has set its job aside. Returns false if that has not happened by
+    /// `until`.
     pub(crate) fn wait_frozen(&self, until: Instant) -> bool {
         let mut state = self.lock();
         while state.thread != Thread::Free {
@@ -393,7 +395,7 @@ impl Slot {
         true
     }
 
-    /// Returns the state of the slot, which is stopped.
+    /// Returns the state of the slot, which must be stopped.
     pub(crate) fn state(&self) -> SlotState {
         let mut state = self.lock();
         self.deliver(&mut state, u64::MAX);
@@ -424,15 +426,15 @@ impl Slot {
         }
     }
 
-    /// Returns whether the slot can take that state.
+    /// Returns whether the slot can take the state.
     pub(crate) fn takes(&self, state: &SlotState) -> bool {
         let engine = self.lock().settings.state_pages as usize * PAGE;
         let whole = !state.has_engine() || state.engine().len() == engine;
         whole && state.is_consistent() && (!state.relay || self.profile.has_relay())
     }
 
-    /// Gets ready for the job of the state `from`, which the slot has taken. `Err`: the reason why the
-    /// job cannot go on here.
+    /// Prepares for the job of the state `from`, which the slot has taken. `Err`: the reason why
+    /// the job cannot continue here.
     pub(crate) fn prepare(&self, from: &SlotState) -> Result<(), String> {
         let at_work = match &from.activity {
             Activity::Work(job, engine) => Some((&job.written, &engine[..])),
@@ -450,7 +452,7 @@ impl Slot {
         self.maker.prepare(&reach, at_work)
     }
 
-    /// Takes a state. The slot is stopped, and as after power-on.
+    /// Takes a state. The slot must be stopped, in its state after power-on.
     pub(crate) fn set_state(&self, from: &SlotState) {
         let mut state = self.lock();
         let (phase, queued) = match &from.activity {

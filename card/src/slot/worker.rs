@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The thread of a slot: takes a START, restores, runs the engine in chunks, saves or ends. Between
-//! the steps of an engine that takes jobs from a queue, it tells of completions, and lets an engine
-//! without work leave the slot.
+//! the steps of a queue engine, it reports completions, and lets an engine without work leave the
+//! slot.
 
 use super::bus::SlotBus;
 use super::relay::{load, lose_results};
@@ -17,13 +17,13 @@ use std::time::Duration;
 
 /// How long an engine sleeps when it has used up its credit, or has no work and cannot leave.
 const NAP: Duration = Duration::from_micros(100);
-/// How late an idle host may wake a thread.
+/// How late an idle host may be in waking a thread.
 const WAKE_UP: Duration = Duration::from_micros(40);
 
 /// How a job left the engine.
 pub(super) enum End {
     Aborted,
-    /// `empty`: it has no work, and told its program so.
+    /// `empty`: the engine has no work, and has told its program so.
     Paused {
         empty: bool,
     },
@@ -35,14 +35,15 @@ pub(super) enum End {
     Refused,
     /// Orders: the restore was aborted.
     NotRun,
-    /// Orders: stopped without a save.
+    /// Orders: the job was stopped without a save.
     Dropped,
     /// The card was stopped, with the engine in this state.
     Frozen(Vec<u8>),
 }
 
 impl End {
-    /// How the slot comes to rest; `None`: a reset has seen to that, or the card is stopped.
+    /// Returns how the slot comes to rest; `None` if a reset has already done that, or the card is
+    /// stopped.
     fn rest(&self) -> Option<Rest> {
         match *self {
             Self::Aborted | Self::Frozen(_) => None,
@@ -58,7 +59,8 @@ impl End {
         }
     }
 
-    /// What the record says of a run that `worked`, or never did.
+    /// Returns the reason that the record gives for the end of a run; `worked`: the engine has
+    /// worked.
     fn reason(&self, worked: bool) -> Option<Reason> {
         Some(match *self {
             Self::Aborted | Self::Frozen(_) => return None,
@@ -94,7 +96,7 @@ pub(super) const SNAPSHOT_ERROR: End = End::Finished {
     snapshot_error: true,
 };
 
-/// What the engine shall do next.
+/// What the engine does next.
 enum Order {
     Step(u64),
     Save,
@@ -104,8 +106,8 @@ enum Order {
 }
 
 pub(super) fn run(slot: &Arc<Slot>) {
-    // Naps must not be stretched by the default timer slack of 50 us; a kernel that refuses only
-    // makes them longer.
+    // The default timer slack of 50 us would stretch naps. If the kernel refuses to set it, naps
+    // are just longer.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     while let Some(queued) = next_job(slot) {
         let (job, stopped) = match queued {
@@ -174,7 +176,8 @@ fn next_job(slot: &Slot) -> Option<Queued> {
     }
 }
 
-/// Waits, for a cost that is set. False when the job was reset away, or its restore aborted.
+/// Waits until the time at which a configured cost is paid. Returns false if the job or its restore
+/// was aborted.
 pub(super) fn wait_until(slot: &Slot, until: u64) -> bool {
     let mut state = slot.lock();
     loop {
@@ -186,8 +189,8 @@ pub(super) fn wait_until(slot: &Slot, until: u64) -> bool {
     }
 }
 
-/// Makes the engine of a job: new, from the state of a card that was stopped, or from a snapshot,
-/// which is returned with it.
+/// Makes the engine of a job: new, from the state of a stopped card, or from a snapshot, which is
+/// then returned, too.
 fn begin(
     slot: &Slot,
     job: &Job,
@@ -245,7 +248,8 @@ fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>
     }
 }
 
-/// Saves the job for a PAUSE. An engine without work leaves its slot as if by itself.
+/// Saves the job for a PAUSE. If an engine has no work, it leaves its slot as if by its own
+/// decision.
 fn leave(
     slot: &Slot,
     job: &Job,
@@ -262,8 +266,8 @@ fn leave(
     }
 }
 
-/// Returns the state of the engine. A context on a host's card keeps the held job, which can go on
-/// there.
+/// Returns the state of the engine. An engine on a card of the host keeps its held job in its
+/// context there, where the job can continue.
 fn freeze(slot: &Slot, engine: &mut dyn Engine) -> Vec<u8> {
     let mut state = engine.save();
     publish(slot, engine);
@@ -271,8 +275,8 @@ fn freeze(slot: &Slot, engine: &mut dyn Engine) -> Vec<u8> {
     state
 }
 
-/// Waits for credit or for a request of the registers, and returns what is to be done next. With
-/// the misbehaviour `finish_on_pause`, a PAUSE lets the job run to its end at full speed.
+/// Waits for credit or for a request from the registers, and returns what to do next. Under the
+/// misbehaviour `finish_on_pause`, a PAUSE lets the job run to its end at full speed.
 fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -> Order {
     let mut state = slot.lock();
     loop {
@@ -281,7 +285,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         }
         let now = now_ns();
         slot.stop_when_due(&mut state, now);
-        // A run that an order begins comes without a register access that would deliver this.
+        // No register access, which would deliver this, precedes a run that an order begins.
         if slot.fermata() && !state.posted.is_empty() {
             slot.deliver(&mut state, now);
         }
@@ -316,8 +320,8 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
     }
 }
 
-/// Lets an engine without credit sleep, at most until it is to stop. The last moments before that
-/// pass awake, so that the stop is as punctual as a card's timer.
+/// Lets an engine without credit sleep, at most until it is to stop. The last moments before the
+/// stop are spent spinning, so that it is as punctual as with a card's timer.
 fn doze<'a>(slot: &'a Slot, state: MutexGuard<'a, State>, now: u64) -> MutexGuard<'a, State> {
     let deadline = state.relay.deadline();
     let left = deadline.map(|(_, due)| Duration::from_nanos(due.saturating_sub(now)));
@@ -330,7 +334,7 @@ fn doze<'a>(slot: &'a Slot, state: MutexGuard<'a, State>, now: u64) -> MutexGuar
     sleep(slot, state, nap)
 }
 
-/// Shows the engine's counters in the registers.
+/// Publishes the engine's counters in the registers.
 pub(super) fn publish(slot: &Slot, engine: &dyn Engine) {
     let mut state = slot.lock();
     if !state.aborted() {
@@ -338,7 +342,7 @@ pub(super) fn publish(slot: &Slot, engine: &dyn Engine) {
     }
 }
 
-/// Ends the job. From here on a PAUSE is dropped.
+/// Ends the job. From now on a PAUSE is dropped.
 fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: bool) -> End {
     let mut state = slot.lock();
     let held = |s: &State| {
@@ -368,7 +372,7 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     }
 }
 
-/// Puts the job back into `queued`, until the card goes on.
+/// Puts the job back into `queued`, until the card continues.
 fn set_aside(slot: &Slot, job: Job, engine: Vec<u8>, mut bus: SlotBus<'_>) {
     bus.settle();
     bus.flush(true);
@@ -379,7 +383,7 @@ fn set_aside(slot: &Slot, job: Job, engine: Vec<u8>, mut bus: SlotBus<'_>) {
     slot.changed.notify_all();
 }
 
-/// Brings the slot to rest: DMA is complete before the status changes, and then an interrupt comes.
+/// Brings the slot to rest: DMA is complete before the status changes, and the interrupt follows.
 fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
     bus.flush(true);
     let results_lost = lose_results(slot);
@@ -412,7 +416,7 @@ fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
     slot.changed.notify_all();
 }
 
-/// Keeps the writes that a base card has issued and that arrive later.
+/// Keeps the writes that a base card has issued and that will arrive later.
 fn leave_posted(slot: &Slot, state: &mut State, posted: Vec<Posted>, now: u64) {
     if let Some(last) = posted.iter().map(|p| p.due).max().filter(|due| *due > now) {
         slot.host.recorder.record(What::Drain {
@@ -430,7 +434,7 @@ struct Pacer {
     credit: u64,
 }
 
-/// The longest time for which a host that was late gives credit.
+/// The longest time for which an engine gets credit after the host was late.
 const MAX_BURST_NS: u64 = 5_000_000;
 
 impl Pacer {
@@ -441,7 +445,7 @@ impl Pacer {
         }
     }
 
-    /// Returns how many units may be worked on now: 0, or at least `quantum`.
+    /// Returns the number of units that may be worked on now: 0, or at least `quantum`.
     fn allowance(&mut self, now: u64, speed: u64, quantum: u64) -> u64 {
         let elapsed = now.saturating_sub(self.last).min(MAX_BURST_NS);
         self.last = now;
@@ -467,21 +471,21 @@ impl Pacer {
     }
 }
 
-/// How long an engine without work sleeps between two looks while it lingers.
+/// How long an engine without work sleeps between two checks while it lingers.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// What the slot remembers of the engine from step to step.
 struct Watch {
     coalescing: Option<Coalescing>,
-    /// Completions that the driver was told of.
+    /// Completions that were reported to the driver.
     told: u64,
-    /// When the first completion was seen that the driver was not told of.
+    /// When the first unreported completion was seen.
     untold_since: Option<u64>,
     idle_since: Option<u64>,
 }
 
 impl Watch {
-    /// Completions from before the last save of the engine were told by the save.
+    /// Starts watching the engine: the save has reported the completions from before the last save.
     pub(super) fn new(slot: &Slot, engine: &dyn Engine) -> Self {
         Self {
             coalescing: engine.coalescing().filter(|_| slot.fermata()),
@@ -491,7 +495,7 @@ impl Watch {
         }
     }
 
-    /// Tells of completions, when it is time.
+    /// Reports completions when they are due.
     pub(super) fn tell(&mut self, slot: &Slot, engine: &dyn Engine, bus: &mut SlotBus<'_>) {
         let Some(n) = self.due(engine.completed(), now_ns()) else {
             return;
@@ -500,7 +504,7 @@ impl Watch {
         slot.completion_event(n);
     }
 
-    /// Tells of all completions that were not told, because the card is stopped.
+    /// Reports all unreported completions, because the card is being stopped.
     fn tell_all(&mut self, slot: &Slot, engine: &dyn Engine, bus: &mut SlotBus<'_>) {
         let untold = engine.completed().wrapping_sub(self.told);
         if self.coalescing.is_some() && untold != 0 {
@@ -509,7 +513,7 @@ impl Watch {
         }
     }
 
-    /// How many completions an event tells of now.
+    /// Returns how many completions an event reports now.
     fn due(&mut self, completed: u64, now: u64) -> Option<u64> {
         let coalescing = self.coalescing?;
         let untold = completed.wrapping_sub(self.told);
@@ -525,7 +529,7 @@ impl Watch {
         })
     }
 
-    /// Waits if there is no work. Returns whether the engine has left its queue, and is to be saved
+    /// Waits if there is no work. Returns whether the engine has left its queue and is to be saved
     /// as EMPTY.
     pub(super) fn rest(
         &mut self,
@@ -553,14 +557,15 @@ impl Watch {
         } else {
             NAP
         };
-        // What the registers want is looked at before the next step.
+        // Requests from the registers are checked before the next step.
         drop(sleep(slot, state, nap));
         Ok(false)
     }
 }
 
 impl Slot {
-    /// Begins the save of an engine that stops by itself. Returns false if a reset came first.
+    /// Begins the save of an engine that stops by its own decision. Returns false if a reset came
+    /// first.
     fn begin_save(&self) -> bool {
         let mut state = self.lock();
         let goes = !state.aborted();
@@ -572,7 +577,7 @@ impl Slot {
         goes
     }
 
-    /// Tells the driver of `n` completions while the engine runs.
+    /// Reports `n` completions to the driver while the engine runs.
     fn completion_event(&self, n: u64) {
         let mut state = self.lock();
         if state.aborted() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The core: registers, counters, memory; one instruction after the other, cycle by cycle. And how a
+//! The core: registers, counters, memory; one instruction after another, cycle by cycle. And how a
 //! program is loaded into the memory: a static executable for RV32, little-endian.
 
 use super::instruction;
@@ -10,55 +10,57 @@ use elf::file::Class;
 use elf::segment::ProgramHeader;
 use elf::ElfBytes;
 
-/// Why the core cannot go on.
+/// Why the core cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// No instruction of this core; its bits.
+    /// Not an instruction of this core; its bits.
     Illegal(u32),
-    /// An instruction where there is no memory, or half-way into one; its address.
+    /// An instruction outside memory, or half-way into one; its address.
     Fetch(u32),
-    /// A load where there is no memory; its address.
+    /// A load outside memory; its address.
     Load(u32),
-    /// A store where there is no memory; its address.
+    /// A store outside memory; its address.
     Store(u32),
     /// EBREAK; its address.
     Breakpoint(u32),
 }
 
-/// What a cycle came to.
+/// The outcome of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cycle {
-    /// The core goes on.
+    /// The core continues.
     Ran,
-    /// The instruction is an ECALL, which is for who has the core. [`Core::answer`] completes it.
+    /// The instruction is an ECALL, which the core's user handles. [`Core::answer`] completes it.
     Call,
 }
 
-/// The state of the core: all of it, so that it can be stopped at any cycle.
+/// The entire state of the core, so that it can be stopped at any cycle.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Core {
     pub(super) x: [u32; 32],
     pub(super) pc: u32,
-    /// Cycles that the present instruction still takes. Its effect is that of its first cycle.
+    /// Cycles that the present instruction still takes. The instruction takes effect in its first
+    /// cycle.
     pub(super) stall: u32,
     /// Cycles since the program began.
     pub(super) cycles: u64,
     /// Instructions retired since the program began.
     pub(super) retired: u64,
-    /// What `mcycle` is ahead of the cycles, since a program may write it.
+    /// By how much `mcycle` is ahead of the cycles, because a program may write it.
     pub(super) mcycle_ahead: u64,
-    /// What `minstret` is ahead of the instructions retired.
+    /// By how much `minstret` is ahead of the instructions retired.
     pub(super) minstret_ahead: u64,
     pub(super) mscratch: u32,
     pub(super) memory: Memory,
 }
 
 const MISA: u32 = 1 << 30 | 1 << 12 | 1 << 8 | 1 << 2;
-/// What a call costs.
+/// The cycles that a call takes.
 const CALL_CYCLES: u32 = 16;
 
 impl Core {
-    /// At the beginning of a program: its stack ends with the memory, its first argument is `arg`.
+    /// Returns a core at the beginning of a program: the stack is at the end of memory, and the
+    /// first argument is `arg`.
     pub fn new(memory: Memory, entry: u32, arg: u32) -> Self {
         let mut core = Self {
             x: [0; 32],
@@ -76,12 +78,12 @@ impl Core {
         core
     }
 
-    /// A register.
+    /// Returns a register.
     pub fn get(&self, reg: Reg) -> u32 {
         self.x[reg.index()]
     }
 
-    /// The registers x0 to x31.
+    /// Returns the registers x0 to x31.
     pub fn registers(&self) -> &[u32; 32] {
         &self.x
     }
@@ -91,22 +93,22 @@ impl Core {
         self.x[1..].copy_from_slice(&x[1..]);
     }
 
-    /// Goes on at another address.
+    /// Continues at another address.
     pub fn jump(&mut self, pc: u32) {
         self.pc = pc;
     }
 
-    /// The address of the next instruction.
+    /// Returns the address of the next instruction.
     pub fn pc(&self) -> u32 {
         self.pc
     }
 
-    /// Instructions retired since the program began.
+    /// Returns the number of instructions retired since the program began.
     pub fn retired(&self) -> u64 {
         self.retired
     }
 
-    /// Its memory.
+    /// Returns the memory of the core.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -117,7 +119,8 @@ impl Core {
         }
     }
 
-    /// Lets up to `most` cycles of an instruction that takes several go by. Returns how many.
+    /// Spends up to `most` of the remaining cycles of an instruction that takes several. Returns
+    /// how many.
     pub fn wait(&mut self, most: u64) -> u64 {
         let n = u64::from(self.stall).min(most);
         self.stall -= n as u32;
@@ -125,8 +128,8 @@ impl Core {
         n
     }
 
-    /// The first cycle of the next instruction; nothing changes where it traps. Those that it takes
-    /// beyond are [waited](Self::wait) for.
+    /// Runs the first cycle of the next instruction; nothing changes if it traps. Its further
+    /// cycles are spent by [`Core::wait`].
     pub fn cycle(&mut self) -> Result<Cycle, Trap> {
         let (inst, len) = self.fetch()?;
         if inst == Inst::Ecall {
@@ -150,7 +153,7 @@ impl Core {
         self.stall = cost - 1;
     }
 
-    /// The next instruction and its length.
+    /// Returns the next instruction and its length.
     pub fn fetch(&self) -> Result<(Inst, u32), Trap> {
         let fault = Trap::Fetch(self.pc);
         if self.pc % 2 != 0 {
@@ -172,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Carries one instruction out. Returns how many cycles it takes, at least 1.
+    /// Executes one instruction. Returns how many cycles it takes, at least 1.
     fn execute(&mut self, inst: Inst, len: u32) -> Result<u32, Trap> {
         let next = self.pc.wrapping_add(len);
         let (mut to, mut cost) = (next, 1);
@@ -228,7 +231,7 @@ impl Core {
                 self.csr(op, rd, src, csr)
                     .ok_or_else(|| Trap::Illegal(self.word()))?;
             }
-            // A call is carried out by who has the core.
+            // A call is handled by the core's user.
             Inst::Nop | Inst::Ecall => {}
             Inst::Ebreak => return Err(Trap::Breakpoint(self.pc)),
         }
@@ -236,7 +239,7 @@ impl Core {
         Ok(cost)
     }
 
-    /// The bits at the program counter, for a trap.
+    /// Returns the bits at the program counter, for a trap.
     fn word(&self) -> u32 {
         self.memory.load(self.pc).map_or(0, u32::from_le_bytes)
     }
@@ -286,7 +289,7 @@ impl Core {
 
     fn csr_read(&self, csr: u16) -> Option<u32> {
         Some(match csr {
-            // The user's and the machine's counters are the same; a cycle is the time's unit.
+            // The user's and the machine's counters are the same; time is counted in cycles.
             0xb00 | 0xc00 | 0xc01 => self.mcycle() as u32,
             0xb80 | 0xc80 | 0xc81 => (self.mcycle() >> 32) as u32,
             0xb02 | 0xc02 => self.minstret() as u32,
@@ -337,13 +340,13 @@ impl Store {
     }
 }
 
-/// An access that crosses a word takes two.
+/// An access that crosses a word takes two cycles.
 fn access_cycles(addr: u32, bytes: u32) -> u32 {
     1 + u32::from(addr % 4 + bytes > 4)
 }
 
 impl Op {
-    /// A division takes a cycle for each bit of the divisor.
+    /// A division takes one cycle for each bit of the divisor.
     fn cycles(self, b: u32) -> u32 {
         match self {
             Self::Mulh | Self::Mulhsu | Self::Mulhu => 4,
@@ -354,9 +357,9 @@ impl Op {
     }
 }
 
-/// Address of its first byte: nothing is at address 0.
+/// Address of the first byte of memory: nothing is at address 0.
 pub const BASE: u32 = 0x1_0000;
-/// Its bytes.
+/// Bytes of memory.
 pub const SIZE: usize = 256 * 1024;
 
 /// `SIZE` bytes from `BASE` on.
@@ -368,14 +371,14 @@ impl Memory {
         Self(vec![0; SIZE])
     }
 
-    /// Memory that begins with these bytes, as far as there is room; the rest is zeros.
+    /// Returns memory that begins with these bytes, as far as there is room; the rest is zeros.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut own = bytes[..bytes.len().min(SIZE)].to_vec();
         own.resize(SIZE, 0);
         Self(own)
     }
 
-    /// All of it.
+    /// Returns all bytes of the memory.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -384,7 +387,7 @@ impl Memory {
         addr.checked_sub(BASE).map(|at| at as usize)
     }
 
-    /// `len` bytes at `addr`, if all are there.
+    /// Returns `len` bytes at `addr`, if all of them are in memory.
     pub(super) fn slice(&self, addr: u32, len: usize) -> Option<&[u8]> {
         self.0.get(Self::at(addr)?..)?.get(..len)
     }
@@ -404,10 +407,11 @@ impl Memory {
     }
 }
 
-/// Files beyond this size are refused.
+/// The largest file that is loaded, in bytes.
 pub const MAX_FILE: u64 = 1 << 20;
 
-/// Memory with the segments of the file in it, and the entry. `None` where it is no such program.
+/// Returns memory with the segments of the file, and the entry point; `None` if the file is not
+/// such a program.
 pub fn load(file: &[u8]) -> Option<(Memory, u32)> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).ok()?;
     let header = &elf.ehdr;

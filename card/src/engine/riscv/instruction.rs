@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The instructions of RV32IM, Zicsr and Zifencei, and their decoder: of 32 bits, and of 16 bits (the
-//! C extension).
+//! The instructions of RV32IM, Zicsr and Zifencei, and their decoder, for 32 bits and for 16 bits
+//! (the C extension).
 
 /// A register's number, 0 to 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,18 +11,18 @@ impl Reg {
     const RA: Self = Self(1);
     const SP: Self = Self(2);
 
-    /// The five lowest bits of `field`.
+    /// Takes the five lowest bits of `field`.
     pub(super) fn new(field: u32) -> Self {
         Self((field & 31) as u8)
     }
 
-    /// Its number; below 32.
+    /// Returns the register's number, which is below 32.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// What two operands become.
+/// An operation on two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the instructions' own names
 pub enum Op {
@@ -47,7 +47,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The result, as the specification has it: there is none that traps.
+    /// Returns the result, as the specification defines it; no operation traps.
     pub fn apply(self, a: u32, b: u32) -> u32 {
         let (sa, sb) = (a as i32, b as i32);
         let high = |product: i64| (product >> 32) as u32;
@@ -89,7 +89,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether it holds.
+    /// Returns whether the condition holds.
     pub fn holds(self, a: u32, b: u32) -> bool {
         let (sa, sb) = (a as i32, b as i32);
         match self {
@@ -114,7 +114,7 @@ pub enum Load {
     Lhu,
 }
 
-/// How much is written to memory.
+/// How many bytes are written to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the instructions' own names
 pub enum Store {
@@ -123,23 +123,23 @@ pub enum Store {
     Sw,
 }
 
-/// What becomes of a CSR.
+/// The new value of a CSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CsrOp {
     /// The operand.
     Write,
-    /// Its bits and those of the operand.
+    /// The old bits and those of the operand.
     Set,
-    /// Its bits without those of the operand.
+    /// The old bits without those of the operand.
     Clear,
 }
 
-/// The second operand of an operation, or what a CSR is given.
+/// The second operand of an operation, or the operand for a CSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A register.
     Reg(Reg),
-    /// A number of the instruction's own.
+    /// An immediate of the instruction.
     Imm(u32),
 }
 
@@ -200,18 +200,18 @@ pub enum Inst {
     Ebreak,
 }
 
-/// `len` bits of `word` from bit `at` on.
+/// Returns `len` bits of `word` from bit `at` on.
 pub(super) fn bits(word: u32, at: u32, len: u32) -> u32 {
     word >> at & ((1 << len) - 1)
 }
 
-/// The `len` lowest bits of `value` as a signed number.
+/// Returns the `len` lowest bits of `value` as a signed number.
 fn sign_extend(value: u32, len: u32) -> u32 {
     let unused = 32 - len;
     ((value << unused) as i32 >> unused) as u32
 }
 
-/// The instruction in a word whose two lowest bits are set; `None` where it is none of this core.
+/// Decodes a word whose two lowest bits are set; `None` if this core does not have the instruction.
 pub(super) fn decode(word: u32) -> Option<Inst> {
     let rd = Reg::new(word >> 7);
     let (rs1, rs2) = (Reg::new(word >> 15), Reg::new(word >> 20));
@@ -322,7 +322,7 @@ fn store(funct3: u32) -> Option<Store> {
     })
 }
 
-/// The operations that the base has in both forms.
+/// Returns the operation of those that the base has in both forms.
 fn base_op(funct3: u32) -> Op {
     match funct3 {
         0 => Op::Add,
@@ -388,8 +388,8 @@ fn system(word: u32) -> Option<Inst> {
     })
 }
 
-/// The instruction in a half-word whose two lowest bits are not both set; `None` where it is none
-/// of this core.
+/// Decodes a half-word whose two lowest bits are not both set; `None` if this core does not have
+/// the instruction.
 pub(super) fn decode_compressed(half: u16) -> Option<Inst> {
     let half = u32::from(half);
     match half & 3 {
@@ -400,12 +400,12 @@ pub(super) fn decode_compressed(half: u16) -> Option<Inst> {
     }
 }
 
-/// One of x8 to x15, by the three bits from `at` on.
+/// Returns one of x8 to x15, selected by the three bits from `at` on.
 fn short(half: u32, at: u32) -> Reg {
     Reg::new(8 + bits(half, at, 3))
 }
 
-/// Bits 12 and 6:2, which most immediates have.
+/// Returns the immediate in bits 12 and 6:2, as most instructions have it.
 fn imm6(half: u32) -> u32 {
     sign_extend(bits(half, 12, 1) << 5 | bits(half, 2, 5), 6)
 }
@@ -423,7 +423,7 @@ fn quadrant0(half: u32) -> Option<Inst> {
     let (rs1, other) = (short(half, 7), short(half, 2));
     let offset = bits(half, 5, 1) << 6 | bits(half, 10, 3) << 3 | bits(half, 6, 1) << 2;
     Some(match bits(half, 13, 3) {
-        // C.ADDI4SPN; without an immediate it is reserved, all zeros among them.
+        // C.ADDI4SPN; reserved without an immediate, which includes all zeros.
         0 => {
             let imm = bits(half, 7, 4) << 6
                 | bits(half, 11, 2) << 4
@@ -478,7 +478,7 @@ fn quadrant1(half: u32) -> Option<Inst> {
     })
 }
 
-/// The immediate of C.ADDI16SP.
+/// Returns the immediate of C.ADDI16SP.
 fn stack_adjustment(half: u32) -> u32 {
     let imm = bits(half, 12, 1) << 9
         | bits(half, 3, 2) << 7
@@ -514,7 +514,7 @@ fn arithmetic(half: u32) -> Option<Inst> {
     let wide = bits(half, 12, 1) == 1;
     let shift = bits(half, 2, 5);
     let (op, src) = match bits(half, 10, 2) {
-        // A shift by 32 and more is for wider registers.
+        // A shift by 32 or more is for wider registers.
         0 | 1 if wide => return None,
         0 => (Op::Srl, Source::Imm(shift)),
         1 => (Op::Sra, Source::Imm(shift)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! riscv: a core for RV32IMC with memory of its own, which runs a program from the arena.
+//! riscv: a core for RV32IMC with its own memory, which runs a program from the arena.
 //!
-//! It can be stopped at any cycle, also in the middle of an instruction that takes several: all
-//! that it has goes into the snapshot.
+//! It can be stopped at any cycle, even in the middle of an instruction that takes several cycles:
+//! its entire state goes into the snapshot.
 
 mod core;
 pub mod instruction;
@@ -11,12 +11,12 @@ pub use self::core::{load as load_program, Core, Cycle, Memory, Trap, BASE, MAX_
 
 use super::{AppRegs, Bus, Engine, Progress, Refused, StateReader};
 
-/// Where the memory stands in a snapshot; before it is what the core has besides.
+/// Offset of the memory in a snapshot; the rest of the core's state is before it.
 const MEMORY_AT: usize = 4096;
-/// What a snapshot takes.
+/// Size of a snapshot in pages.
 pub const STATE_PAGES: u64 = ((MEMORY_AT + SIZE) / 4096) as u64;
 
-/// How a program came to its end, as register 0x58 tells it.
+/// How a program ended, as register 0x58 shows it.
 #[allow(missing_docs)] // the names of docs/card.md
 pub mod end {
     pub const RUNS: u32 = 0;
@@ -36,11 +36,11 @@ mod call {
     pub(super) const EXIT: u32 = 93;
 }
 
-/// What one write takes at most: what the core sends in one burst.
+/// The most that one write takes: what the core sends in one burst.
 const LINE: u64 = 64;
-/// One access of the loader reads so much at most.
+/// The most that one access of the loader reads.
 const READ: usize = 4096;
-/// Bytes that are loaded in the time of a cycle.
+/// Bytes that are loaded per cycle.
 const LOADED_PER_CYCLE: u64 = 8;
 
 const A0: usize = 10;
@@ -48,18 +48,18 @@ const A1: usize = 11;
 const A2: usize = 12;
 const A7: usize = 17;
 
-/// A program that runs.
+/// A running program.
 pub struct Riscv {
     params: Params,
     core: Core,
     loaded: bool,
     /// Bytes of output.
     written: u64,
-    /// How it came to its end, and with what code.
+    /// How the program ended, and with which code.
     end: (u32, u32),
 }
 
-/// What the registers say.
+/// The values of the registers.
 struct Params {
     elf: u64,
     elf_len: u64,
@@ -127,8 +127,8 @@ impl Riscv {
         self.end.0 != end::RUNS
     }
 
-    /// Loads the program. Returns what that took, in cycles, of which the program's own count has
-    /// none.
+    /// Loads the program. Returns how many cycles that took; the program's own count does not
+    /// include them.
     fn load(&mut self, bus: &mut dyn Bus) -> Result<u64, Refused> {
         self.loaded = true;
         let len = self.params.elf_len;
@@ -149,7 +149,7 @@ impl Riscv {
         Ok(len / LOADED_PER_CYCLE + 1)
     }
 
-    /// The first cycle of the next instruction.
+    /// Runs the first cycle of the next instruction.
     fn one(&mut self, bus: &mut dyn Bus) -> Result<(), Refused> {
         match self.core.cycle() {
             Ok(Cycle::Ran) => Ok(()),
@@ -174,7 +174,7 @@ impl Riscv {
         Ok(())
     }
 
-    /// Writes some of `len` bytes at `addr` to the output: what the program is told.
+    /// Writes some of `len` bytes at `addr` to the output, and answers the call with their number.
     fn write(&mut self, addr: u32, len: u32, bus: &mut dyn Bus) -> Result<(), Refused> {
         let room = match self.params.out {
             0 => 0,
@@ -193,7 +193,7 @@ impl Riscv {
         Ok(())
     }
 
-    /// A checksum of the core's memory.
+    /// Returns a checksum of the core's memory.
     fn checksum(&self) -> u64 {
         let words = self.core.memory().bytes().chunks_exact(8);
         words.fold(0, |sum: u64, word| {
