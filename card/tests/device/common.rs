@@ -2,8 +2,8 @@
 //! A card, plugged by a vfio-user client that is not the card's own code, with a memfd as guest
 //! memory. The card is emulated in this process; or it is the card that `fermata-vfio` serves on a
 //! host's card: with `FERMATA_VFIO=PROGRAM`, in a machine whose emulated card has the slots of the
-//! test, one test at a time. Settings are then those of the host's card, and the verdict is its
-//! checker's.
+//! test, one test at a time. In that case, settings are those of the host's card, and the verdict
+//! is that of its checker.
 
 use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile, Settings};
@@ -41,11 +41,11 @@ pub const RUNNING: u64 = 1;
 pub const FINISH: u64 = 2;
 pub const PAUSED: u64 = 4;
 pub const CTL: u64 = 0x18;
-/// The status without START_COUNT and what the last restore took.
+/// The status without START_COUNT and the duration of the last restore.
 const STATE: u64 = 0xfff;
 pub const SNAPSHOT: u64 = 0x28;
 pub const TAG: u64 = 0x50;
-/// Nothing that is waited for takes as long, on any machine.
+/// Longer than anything that a test waits for, on any machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Rig {
@@ -56,7 +56,7 @@ pub struct Rig {
     device: Device,
 }
 
-/// What the client is connected to.
+/// The card to which the client is connected.
 enum Device {
     Emulated(Emulated),
     Daemon(Daemon),
@@ -138,7 +138,7 @@ impl Emulated {
 }
 
 impl Rig {
-    /// A card with the engines and interrupts that are usual.
+    /// Returns a card with the usual engines and interrupts.
     pub fn with(profile: Profile, set: &[&'static str]) -> Self {
         Self::new(Options {
             profile,
@@ -186,7 +186,7 @@ impl Rig {
         &self.emulated().control
     }
 
-    /// Memory, interrupts and bus mastering, as a guest sets them up.
+    /// Sets up memory, interrupts and bus mastering, as a guest does.
     pub fn plug(&mut self, irq: IrqKind) {
         self.client
             .dma_map(0, 0, RAM, self.ram.as_raw_fd())
@@ -211,8 +211,8 @@ impl Rig {
         self.client.region_write(CONFIG, 4, &[2, 0]).unwrap();
     }
 
-    /// Memory that cannot be written, at [`READ_ONLY`]: an access that fails without asking the
-    /// client (which answers no questions).
+    /// Maps memory that cannot be written, at [`READ_ONLY`]: an access fails without a request to
+    /// the client (which answers no requests).
     pub fn map_read_only(&mut self) {
         let own = memfd_create("ro", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&own, 1 << 20).unwrap();
@@ -248,7 +248,7 @@ impl Rig {
         self.w(0x1000 * (slot + 1) + off, val);
     }
 
-    /// Status without START_COUNT and what the last restore took.
+    /// Returns the status without START_COUNT and the duration of the last restore.
     pub fn status(&mut self, slot: u64) -> u64 {
         self.sr(slot, CTL) & STATE
     }
@@ -275,14 +275,14 @@ impl Rig {
         self.w(0x18, 0);
     }
 
-    /// Reset as a base driver does it: read back, wait the settle time.
+    /// Resets a slot as a driver of a base card does: reads back, and waits for the settle time.
     pub fn reset_and_settle(&mut self, slot: u64) {
         self.reset(slot);
         self.status(slot);
         std::thread::sleep(Duration::from_micros(600));
     }
 
-    /// Does the memory hold that, now or soon?
+    /// Returns whether memory holds `want`, now or soon.
     pub fn comes_to_hold(&mut self, at: u64, want: &[u8]) -> bool {
         let begin = Instant::now();
         while self.get(at, want.len()) != want {
@@ -298,7 +298,7 @@ impl Rig {
         self.wait_status(slot, |status| want(status & STATE)) & STATE
     }
 
-    /// Waits for a status, of which all bits are looked at.
+    /// Waits for a status; all its bits are compared.
     fn wait_status(&mut self, slot: u64, want: impl Fn(u64) -> bool) -> u64 {
         let begin = Instant::now();
         loop {
@@ -318,7 +318,7 @@ impl Rig {
         self.wait(slot, |s| s != RUNNING)
     }
 
-    /// Waits until the engine computes: a restore is over, and a PAUSE is honoured.
+    /// Waits until the engine computes: a restore is over, and a PAUSE will be honoured.
     pub fn wait_running(&self, slot: u64) {
         let begin = Instant::now();
         while !self
@@ -330,13 +330,13 @@ impl Rig {
         }
     }
 
-    /// Waits until the status tells what a restore took. Before that, the card does not say what the
-    /// result registers read.
+    /// Waits until the status shows the duration of a restore. Before that, the values of the
+    /// result registers are undefined.
     pub fn wait_restored(&mut self, slot: u64) {
         self.wait_status(slot, |status| status >> 12 & 0xf_ffff != 0);
     }
 
-    /// A list that never ends. Returns its head.
+    /// Writes a list that never ends. Returns its head.
     pub fn endless(&self, at: u64) -> u64 {
         self.put64(at, at);
         self.put64(at + 8, 5);
@@ -361,7 +361,7 @@ impl Rig {
         u64::from_le_bytes(self.get(gpa, 8).try_into().unwrap())
     }
 
-    /// A control request that must succeed. Returns what follows `ok`.
+    /// Sends a control request that must succeed. Returns what follows `ok`.
     pub fn ask(&self, request: &str) -> String {
         if let Device::Daemon(daemon) = &self.device {
             return daemon.ask_card(request);
@@ -374,7 +374,7 @@ impl Rig {
             .to_string()
     }
 
-    /// A reply as a table.
+    /// Returns a reply as a table.
     pub fn table(&self, request: &str) -> BTreeMap<String, u64> {
         let reply = self.ask(request);
         let number = |v: &str| fermata_card::config::parse_number(v).ok();
@@ -397,7 +397,8 @@ impl Rig {
         assert_eq!(self.ask("violations"), "total=0", "{}", self.ask("why"));
     }
 
-    /// Exactly this kind was seen, so often. A daemon keeps its guest's mistakes from the host's card.
+    /// Checks that exactly this kind was seen, `n` times. A daemon keeps its guest's mistakes away
+    /// from the host's card.
     #[track_caller]
     pub fn saw(&self, kind: &str, n: u64) {
         if matches!(self.device, Device::Daemon(_)) {
@@ -411,7 +412,7 @@ impl Rig {
         );
     }
 
-    /// The card has counted so many of these; it is not asked where it is a daemon's.
+    /// Checks that a counter of the card is `n`. The card of a daemon is not asked.
     #[track_caller]
     pub fn counted(&self, slot: u64, key: &str, n: u64) {
         if matches!(self.device, Device::Emulated(_)) {
@@ -419,7 +420,7 @@ impl Rig {
         }
     }
 
-    /// Interrupts of a vector since the last call.
+    /// Returns the number of interrupts of a vector since the last call.
     pub fn irqs(&self, vector: usize) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.irqs[vector], &mut count) {
@@ -439,8 +440,8 @@ impl Rig {
         }
     }
 
-    /// A list of `n` nodes in random order at `at`. Returns its head, and count and checksum of a
-    /// walk from `seed`.
+    /// Writes a list of `n` nodes in random order at `at`. Returns its head, and count and checksum
+    /// of a walk from `seed`.
     pub fn list(&self, at: u64, n: u64, seed: u64) -> (u64, u64, u64) {
         let mut order: Vec<u64> = (0..n).collect();
         order.sort_by_key(|i| splitmix64(seed ^ i));
@@ -457,8 +458,8 @@ impl Rig {
         (at + 16 * order[0], n, checksum)
     }
 
-    /// Ends the card and replays its log: online and offline verdict must agree. A daemon's card has
-    /// no log.
+    /// Ends the card and replays its log: the online and the offline verdict must agree. A daemon's
+    /// card has no log.
     pub fn replay(mut self) -> (String, String) {
         let online = self.ask("violations");
         let Device::Emulated(device) = &mut self.device else {
@@ -489,7 +490,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The program, if the tests are to run against it.
+    /// Returns the program, if the tests are to run against it.
     pub fn program() -> Option<OsString> {
         std::env::var_os("FERMATA_VFIO")
     }
@@ -513,7 +514,7 @@ impl Daemon {
         daemon
     }
 
-    /// Settings of the host's card: those of the test, else the defaults.
+    /// Sets up the host's card: the settings of the test, or else the defaults.
     fn set_up(&self, options: &Options) {
         self.ask_card("violations clear");
         for (slot, kind) in options.engines.iter().enumerate() {
@@ -534,7 +535,7 @@ impl Daemon {
 
     /// Sends a request to the host's card.
     pub fn ask_card(&self, request: &str) -> String {
-        // The port can be open once, and a test may have two cards.
+        // The port can be opened only once, and a test may have two cards.
         Control::open(Path::new(PORT))
             .unwrap()
             .ask(request)

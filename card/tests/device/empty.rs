@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A queue engine on its slot: leaves when there is no work, comes back, tells of completions while
-//! it runs.
+//! A queue engine on its slot: it leaves when there is no work, comes back, and reports completions
+//! while it runs.
 
 use crate::common::*;
 use fermata_card::config::Profile;
@@ -43,7 +43,7 @@ impl Queue {
         queue
     }
 
-    /// One that lingers for `us`.
+    /// Returns a queue engine that lingers for `us`.
     fn lingering(us: u64) -> Self {
         let queue = Self::on(Profile::Fermata, "slot=0,speed=0");
         queue.rig.ask(&format!("set slot=0 linger_us={us}"));
@@ -70,12 +70,12 @@ impl Queue {
         self.rig.sw(0, CTL, START_NEW);
     }
 
-    /// As a driver puts it back after another tenant.
+    /// Resumes the engine, as a driver does after another tenant.
     fn resume(&mut self) {
         self.rig.sw(0, CTL, START_RESUME);
     }
 
-    /// Posts a job. Whether it needs a doorbell.
+    /// Posts a job. Returns whether the job needs a doorbell.
     fn post(&mut self, op: u64, length: u64) -> bool {
         let at = QUEUE + self.tail % ENTRIES * 64;
         assert_eq!(self.rig.get64(at) & 1, 0, "the ring is full");
@@ -126,7 +126,7 @@ fn an_engine_without_work_leaves_and_comes_back_with_a_doorbell() {
     }
     assert_eq!(queue.rig.wait_irq(0), 1);
     assert_eq!(queue.rig.get64(CONTROL + 8), 40);
-    // The interrupt is counted when the slot can be read.
+    // The interrupt is counted by the time the slot can be read.
     assert_eq!(queue.rig.status(0), PAUSED | EMPTY);
     let counters = queue.rig.table("counters slot=0");
     let told = ["paused", "emptied", "irqs", "pauses_written", "events"].map(|key| counters[key]);
@@ -150,7 +150,8 @@ fn no_job_is_left_lying_however_it_is_posted() {
             let pause = Duration::from_nanos(splitmix64(n) % 300_000);
             while begin.elapsed() < pause {}
             if queue.post(FILL, 8) {
-                // The driver's half: it puts back what has left; asked too soon, it remembers that.
+                // The driver's part: it resumes an engine that has left; if the doorbell comes too
+                // early, the driver remembers it.
                 doorbells += 1;
                 queue.rig.wait(0, |s| s == PAUSED | EMPTY);
                 queue.resume();
@@ -194,7 +195,7 @@ fn a_pause_that_meets_work_is_not() {
         assert_eq!(queue.rig.wait_rest(0), PAUSED);
         assert_eq!((queue.rig.get64(IDLE), queue.rig.get64(CONTROL)), (0, n));
         queue.rig.ask("set slot=0 speed=0");
-        // Nobody rings: it is the driver's to go on.
+        // There is no doorbell: the driver has to resume the engine.
         queue.resume();
         queue.completes(n + 1);
         queue.reap(n);
@@ -230,7 +231,8 @@ fn a_control_block_outside_the_window_is_a_fault() {
     queue.start();
     assert_eq!(queue.rig.wait_rest(0), FINISH | FAULT);
     assert_eq!(queue.rig.sr(0, 0x40), 14);
-    // One that goes away while the engine looks: the word that it would leave with is refused.
+    // The window closes while the engine is polling: the word that the engine writes to leave is
+    // refused.
     let mut queue = Queue::lingering(NEVER);
     queue.start();
     queue.completes(0);
@@ -247,7 +249,8 @@ fn events_come_by_count_while_it_runs() {
     queue.start();
     for n in 0..12 {
         queue.post(FILL, 8);
-        // What completed it is over, and does not take the next one, too.
+        // Waits until the step that completed the job is over, so that it does not take the next
+        // job, too.
         let begin = Instant::now();
         while queue.rig.sr(0, 0x38) <= n {
             assert!(begin.elapsed() < LIMIT, "a job is left lying");
@@ -268,7 +271,8 @@ fn events_come_by_count_while_it_runs() {
         [3, 12, 4]
     );
     assert_eq!((queue.rig.r(EVENTS), queue.rig.r(EVENTS + 8)), (3, 0));
-    // What PAUSED covered is not told again; a reset leaves the count, power-on does not.
+    // Completions covered by PAUSED are not reported again; a reset keeps the count, power-on does
+    // not.
     queue.resume();
     queue.post(FILL, 8);
     queue.completes(14);

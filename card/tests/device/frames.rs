@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Snapshots frame by frame: what is saved, what is left out, and that the job goes on all the
-//! same.
+//! Snapshots frame by frame: what is saved, what is omitted, and that the job continues
+//! nevertheless.
 
 #[path = "../engine/arena.rs"]
 #[allow(dead_code)]
@@ -17,7 +17,7 @@ const OUT_LEN: u64 = 4096;
 const RESULT: u64 = 0x30_0000;
 const BUFFER: u64 = 0x40_0000;
 const OTHER: u64 = 0x50_0000;
-/// 266,240 bytes in frames of 404, as a Zynq has them.
+/// 266,240 bytes in frames of 404, as on a Zynq.
 const FRAMES: u64 = 660;
 
 fn program() -> &'static arena::Program {
@@ -61,7 +61,7 @@ impl Rig {
         self.wait(0, |s| s == PAUSED);
     }
 
-    /// The counters of frames of the saves since the last call.
+    /// Returns the counters of frames of the saves since the last call.
     fn frames(&self) -> BTreeMap<String, u64> {
         let mut table = self.table("counters slot=0");
         self.ask("counters clear slot=0");
@@ -69,7 +69,7 @@ impl Rig {
         table
     }
 
-    /// Runs it to its end. Its result must be that of a run without preemptions.
+    /// Runs the job to its end. Its result must be that of a run without preemptions.
     fn finish(&mut self) {
         self.ask("set slot=0 speed=0");
         self.wait(0, |s| s == FINISH);
@@ -117,7 +117,7 @@ fn a_new_job_is_saved_whole() {
         rig.pause();
         assert_eq!(rig.frames()["frames_saved"], FRAMES);
     }
-    // Also after a run that left frames out, in the same buffer.
+    // Also after a run that omitted frames, in the same buffer.
     rig.go(START_RESUME);
     rig.pause();
     assert!(rig.frames()["frames_skipped"] > 0);
@@ -136,7 +136,7 @@ fn a_snapshot_that_goes_elsewhere_is_saved_whole() {
     rig.pause();
     rig.frames();
     rig.go(START_RESUME);
-    // No driver may do so, but then nothing must be missing.
+    // A driver must not do so, but even then nothing may be missing.
     rig.snapshot(0, OTHER);
     rig.pause();
     assert_eq!(rig.frames()["frames_saved"], FRAMES);
@@ -162,7 +162,7 @@ fn a_buffer_that_is_moved_between_two_runs_is_no_matter() {
     assert!(rig.frames()["frames_skipped"] > 0);
     rig.go(START_RESUME);
     rig.finish();
-    // The checker knows of no save there.
+    // The checker knows of no save to that address.
     rig.saw("resume_incomplete", 1);
 }
 
@@ -172,7 +172,7 @@ fn a_buffer_that_changes_under_the_job_is_seen() {
     rig.go(START_NEW);
     rig.pause();
     rig.go(START_RESUME);
-    // Memory that the program does not use, so that its frame is left out.
+    // The program does not use this memory, so that its frame is omitted.
     rig.put64(BUFFER + 4096 + 0x2_0000, 0xbad);
     rig.pause();
     rig.go(START_RESUME);

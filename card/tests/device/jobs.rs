@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Preemption with the engines: START, PAUSE, RESUME, FINISH. `PAUSE_AT_BOUNDARY`: who takes it, where
-//! it stops, and that a job goes on from there; what a restore took.
+//! Preemption with the engines: START, PAUSE, RESUME, FINISH. `PAUSE_AT_BOUNDARY`: which engines
+//! accept it, where it stops a job, and that the job continues from there; the duration of a
+//! restore.
 
 use crate::common::*;
 use fermata_card::config::Profile;
@@ -19,7 +20,7 @@ fn rig(profile: Profile) -> Rig {
     Rig::with(profile, &SLOW)
 }
 
-/// What a driver does around a run: registers, START, PAUSE after a while, and again.
+/// Acts as a driver does around a run: registers, START, PAUSE after a while, and again.
 fn preempted(rig: &mut Rig, profile: Profile, slot: u64, regs: &[(u64, u64)]) -> u64 {
     let mut pauses = 0;
     let mut verb = START_NEW;
@@ -166,7 +167,7 @@ fn sha256_is_preempted() {
 
 const STOPPED_AT: u64 = 0x58;
 const CAPS: u64 = 0x280;
-/// A job is stopped so often while it is slow: it is long enough for many more.
+/// How often a job is stopped while it is slow; it is long enough for many more stops.
 const STOPS: usize = 5;
 
 /// linkedlist, membench, sha256, blockmix.
@@ -185,7 +186,7 @@ fn mixed_rig(profile: Profile, set: &'static str) -> Rig {
     rig
 }
 
-/// blockmix as docs/card.md has it: the buffer after `blocks` blocks, and the digest.
+/// Computes blockmix as docs/card.md defines it: the buffer after `blocks` blocks, and the digest.
 fn mixed(data: &[u8], block: usize, blocks: usize, seed: u64) -> (Vec<u8>, u64) {
     let mut out = data.to_vec();
     let mut digest = seed;
@@ -207,7 +208,7 @@ fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Registers of a mix of `len` bytes at BUF.
+/// Sets the registers of a mix of `len` bytes at BUF.
 fn set_mix(rig: &mut Rig, len: usize, block: u64, seed: u64) {
     for (off, val) in [
         (0x30, BUF),
@@ -235,7 +236,7 @@ fn blockmix_mixes() {
     let mut rig = mixed_rig(Profile::Fermata, "slot=all,speed=0");
     assert_eq!(rig.sr(3, 0x10), 0x424c_4f43_4b4d_4958);
     assert_eq!(rig.sr(3, 0x08), 4);
-    // (bytes, BLOCK, block that it comes to)
+    // (bytes, BLOCK, the block size that results)
     for (len, block, real) in [
         (0, 4096, 4096),
         (64, 64, 64),
@@ -272,8 +273,8 @@ fn blockmix_mixes() {
     rig.clean();
 }
 
-/// At every boundary: what is done is done, what is not is untouched, and the job goes on to the
-/// same result.
+/// At every boundary, finished blocks are complete, the others are untouched, and the job continues
+/// to the same result.
 #[test]
 fn blockmix_stops_between_blocks_only_and_goes_on() {
     const BLOCKS: u64 = 2000;
@@ -404,7 +405,7 @@ fn linkedlist_stops_every_1024_nodes() {
     rig.clean();
 }
 
-/// One at a boundary stops at a multiple of 4 KiB; one at once after it stops anywhere.
+/// A PAUSE at a boundary stops at a multiple of 4 KiB; a PAUSE at once after it stops anywhere.
 #[test]
 fn a_pause_at_once_after_one_at_a_boundary() {
     let mut rig = mixed_rig(Profile::Fermata, "slot=2,speed=1");
@@ -421,7 +422,7 @@ fn a_pause_at_once_after_one_at_a_boundary() {
         rig.wait_running(2);
         rig.sw(2, CTL, PAUSE_AT_BOUNDARY);
         rig.sw(2, CTL, PAUSE);
-        // It does not take back the other.
+        // It does not replace the PAUSE at once.
         rig.sw(2, CTL, PAUSE_AT_BOUNDARY);
         assert_eq!(rig.wait_rest(2), PAUSED, "it never stops but at a boundary");
         let stopped = rig.sr(2, 0x38);
@@ -524,7 +525,7 @@ fn the_base_profile_has_none_of_it() {
     rig.wait_running(0);
     assert_eq!(rig.sr(0, CTL), RUNNING, "nothing but the status");
     rig.reset_and_settle(0);
-    // An engine that cannot be saved within a block cannot be here either.
+    // An engine that cannot be saved within a block cannot be here, either.
     let data = noise(1 << 20);
     rig.put(BUF, &data);
     set_mix(&mut rig, 1 << 20, 1024, 0);
@@ -535,7 +536,7 @@ fn the_base_profile_has_none_of_it() {
     let at = rig.sr(3, STOPPED_AT) as usize;
     rig.reset_and_settle(3);
     assert!(at > 0);
-    // On a machine that is busy the last writes may come later than they should.
+    // On a busy machine, the last writes may arrive later than they should.
     let want = mixed(&data, 1024, at, 0).0;
     assert!(rig.comes_to_hold(BUF, &want), "at {at}");
     rig.clean();
@@ -559,11 +560,11 @@ fn the_status_tells_what_a_restore_took() {
     let restore = took(&mut rig);
     assert!(restore >= 900_000);
     assert_eq!(rig.sr(2, CTL) >> 32, 2, "beside the count of STARTs");
-    // It stands until the next START or reset.
+    // The duration remains until the next START or reset.
     rig.sw(2, CTL, PAUSE);
     assert_eq!(rig.wait_rest(2), PAUSED);
     assert_eq!(took(&mut rig), restore);
-    // More than a second does not fit.
+    // A duration of more than a second does not fit.
     rig.ask("set slot=2 restore_us=1100000");
     rig.sw(2, CTL, START_RESUME);
     rig.wait_running(2);
@@ -588,7 +589,8 @@ fn the_log_replays_to_the_same_verdict() {
     assert_eq!(online, offline);
 }
 
-/// A card that is stopped stops blockmix between two blocks, too: the job goes on with whole blocks.
+/// When a card is stopped, blockmix stops between two blocks, too: the job continues with whole
+/// blocks.
 #[test]
 fn a_stopped_card_stops_blockmix_between_two_blocks() {
     let mut rig = mixed_rig(Profile::Fermata, "slot=3,speed=1");

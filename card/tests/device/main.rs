@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card as a device: registers, jobs, interrupts and what goes wrong, through vfio-user.
+//! The card as a device: registers, jobs, interrupts and errors, through vfio-user.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 
 mod common;

@@ -16,7 +16,7 @@ fn slow() -> Rig {
     rig
 }
 
-/// A job that never ends by itself.
+/// Starts a job that never ends by itself.
 fn walk_on(rig: &mut Rig) {
     let head = rig.endless(LIST);
     for (off, val) in [(0x30, head), (0x40, 3), (0x48, OUT), (TAG, 1)] {
@@ -77,7 +77,7 @@ fn reset_fails() {
         rig.w(0x18, 0);
     }
     assert_eq!(rig.status(0), RUNNING);
-    // It works on, and nothing else is started in its place.
+    // It continues to work, and nothing else is started in its place.
     let before = rig.sr(0, 0x38);
     while rig.sr(0, 0x38) == before {}
     rig.w(0x18, 1);
@@ -85,12 +85,12 @@ fn reset_fails() {
     assert_eq!(rig.sr(0, CTL) >> 32, 1);
     rig.saw("start_busy", 1);
     rig.ask("violations clear");
-    // Off: what is held takes effect.
+    // Switched off: the reset that is held takes effect.
     rig.ask("fault slot=0 reset_fails=0");
     assert_eq!(rig.status(0), IDLE);
     rig.w(0x18, 0);
     assert_eq!(rig.table("counters slot=0")["resets"], 1);
-    // A function reset is none of the slot's.
+    // A function-level reset is not a reset of the slot.
     rig.ask("fault slot=0 reset_fails=1");
     walk_on(&mut rig);
     rig.client.reset().unwrap();
@@ -160,7 +160,7 @@ fn state_size() {
 
 #[test]
 fn finish_on_pause() {
-    // It stands at its end until the PAUSE comes.
+    // The job stays at its end until the PAUSE comes.
     let mut rig = slow();
     rig.ask("set slot=0 speed=0");
     rig.ask("fault slot=0 finish_on_pause=1");
@@ -171,7 +171,7 @@ fn finish_on_pause() {
     rig.sw(0, CTL, PAUSE);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.get64(OUT), rig.get64(OUT + 8)), want);
-    // Or it comes to its end when the PAUSE comes.
+    // Or the job comes to its end when the PAUSE comes.
     rig.ask("set slot=0 speed=1");
     rig.ask("fault slot=0 finish_on_pause=1");
     let want = walk(&mut rig, 100_000, 1);
@@ -194,7 +194,7 @@ fn write_after_paused() {
     while rig.table("counters slot=0")["dma_writes"] < 3 {
         assert!(begin.elapsed() < LIMIT);
     }
-    // Where the window has been moved by then, it is refused.
+    // If the window has been moved by then, the write is refused.
     rig.reset(0);
     rig.status(0);
     rig.ask("fault slot=0 write_after_paused=100");
@@ -256,7 +256,7 @@ fn dead_at_read() {
     assert_eq!(rig.table("state slot=0")["dead"], 1);
     rig.ask("fault slot=0 dead=0");
     assert_eq!((rig.r(0x100), rig.r(0x100)), (id, id));
-    // Taken back.
+    // Switched off again.
     for back in ["dead_at_read=0", "clear"] {
         rig.ask("fault slot=0 dead_at_read=1");
         rig.ask(&format!("fault slot=0 {back}"));
@@ -265,8 +265,8 @@ fn dead_at_read() {
     rig.clean();
 }
 
-/// PAUSED of a save that was reset away comes once, with the count of its own START, while the next
-/// job runs.
+/// PAUSED of a save that was cut short by a reset is shown once, with the count of its own START,
+/// while the next job runs.
 #[test]
 fn late_paused() {
     let mut rig = slow();
@@ -316,7 +316,7 @@ fn save_torn() {
     assert_eq!(rig.wait_rest(0), FINISH | 1 << 9);
     assert_eq!(rig.get(SNAP + 12, 52), [0xee; 52]);
     assert_ne!(rig.get(SNAP, 12), [0xee; 12]);
-    // Base: it reads RUNNING until it is reset.
+    // Base: the slot reads RUNNING until it is reset.
     let mut rig = Rig::with(Profile::Base, &["slot=all,speed=1"]);
     rig.ask("fault slot=0 save_torn=12");
     walk_on(&mut rig);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The vfio-user protocol on the wire: errors, DMA by message, memory that goes away, nonsense. And
-//! random messages: whatever a client sends, the server drops the client at the worst, and the next
-//! client finds a card that works. `PROPTEST_CASES` sets how many clients are tried.
+//! The vfio-user protocol on the wire: errors, DMA by message, memory that is unmapped, invalid
+//! messages. And random messages: whatever a client sends, the worst result is that the server
+//! drops the client, and the next client finds a card that works. `PROPTEST_CASES` sets how many
+//! clients are tried.
 
 use crate::common::LIMIT;
 use fermata_card::card::Card;
@@ -30,7 +31,7 @@ const EINVAL: u32 = 22;
 const EEXIST: u32 = 17;
 const ENOSYS: u32 = 38;
 
-/// A client that answers DMA requests from memory of its own at `at`.
+/// A client that answers DMA requests from its own memory at `at`.
 struct Raw {
     stream: UnixStream,
     next: u16,
@@ -104,7 +105,7 @@ impl Raw {
         )
     }
 
-    /// One request; what the server asks in between is answered.
+    /// Sends one request; answers what the server asks in between.
     fn call_fd(&mut self, command: u16, body: &[u8], fd: Option<BorrowedFd<'_>>) -> Reply {
         self.next += 1;
         let id = self.next;
@@ -260,7 +261,7 @@ fn membench(raw: &mut Raw, at: u64, count: u64, mode: u64, result: u64) {
 #[test]
 fn dma_goes_by_message_where_no_descriptor_leads() {
     let mut f = fixture();
-    // A page that is known but not shared, as ROM is.
+    // A page that is known but not shared, like ROM.
     assert_eq!(f.raw.map(3, 0, 0x10_0000, 0x1000, None), 0);
     membench(&mut f.raw, 0x10_0000, 64, 1, 0x10_2000);
     assert_eq!(f.raw.wait(1), 2);
@@ -274,7 +275,7 @@ fn dma_goes_by_message_where_no_descriptor_leads() {
     membench(&mut f.raw, 0x10_0000, 64, 0, 0x10_2000);
     assert_eq!(f.raw.wait(1), 2);
     assert_eq!(u64_at(&f.raw.memory, 0x2008), written, "read back");
-    // Nobody answers for this one: zeros, and an error counted.
+    // Nobody answers for this address: zeros are read, and an error is counted.
     membench(&mut f.raw, 0x90_0000, 4, 0, 0);
     assert_eq!(f.raw.wait(1), 2);
     assert_eq!(f.raw.read(0x2060), 0);
@@ -296,7 +297,7 @@ fn a_snapshot_may_go_by_message_or_fail() {
     f.raw.write(0x2018, 6);
     assert_eq!(f.raw.wait(1), 4);
     assert_ne!(u64_at(&f.raw.memory, 0x1_0000), 0);
-    // A restore from nowhere.
+    // A restore from an address without memory.
     f.raw.write(0x2028, 0x90_0000 / 64);
     f.raw.write(0x2018, 5);
     assert_eq!(f.raw.wait(1), 2 | 1 << 9);
@@ -310,7 +311,8 @@ fn a_reset_does_not_wait_for_a_client_that_does_not_answer() {
     membench(&mut f.raw, 0x10_0000, 1, 0, 0);
     let (id, command, _) = f.raw.receive();
     assert_eq!(command, 11);
-    // The flush returns though the question stands; the answer that comes too late is dropped.
+    // The flush returns although the request is unanswered; the answer that comes too late is
+    // dropped.
     f.raw
         .send(7, 10, 1 << 4, 0, &words(&[0x18, 8 << 32, 2]), None);
     assert_eq!(f.raw.read(0x2018) & 0xff, 0);
@@ -449,11 +451,11 @@ impl Descriptor {
     }
 }
 
-/// What a client sends at once.
+/// One message of a client.
 #[derive(Clone, Debug)]
 struct Message {
     command: u16,
-    /// What the header says of the length, beside what is true.
+    /// How far the length in the header is from the true length.
     lie: i32,
     flags: u32,
     error: u32,
@@ -484,7 +486,7 @@ impl Message {
     }
 }
 
-/// Values that mean something somewhere: indices, sizes, registers, commands of slots, limits.
+/// Values that have a meaning somewhere: indices, sizes, registers, commands of slots, limits.
 fn word() -> impl Strategy<Value = u64> {
     let values = vec![
         0,
@@ -547,7 +549,7 @@ fn message() -> impl Strategy<Value = Message> {
     )
 }
 
-/// Ends the test with the panic of a thread.
+/// Aborts the test when a thread panics.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -558,7 +560,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// A card that serves one client after the other.
+/// A card that serves one client after another.
 struct Served {
     card: Arc<Card>,
     server: Arc<Server>,
@@ -579,7 +581,7 @@ impl Served {
         let server = Arc::new(Server::new(card.clone(), listener));
         let serving = server.clone();
         let thread = std::thread::spawn(move || {
-            // A server that has panicked would leave the next client without an answer for ever.
+            // A server that has panicked would leave the next client without an answer forever.
             let guard = AbortOnPanic;
             serving.run(|_| ()).unwrap();
             drop(guard);
@@ -593,7 +595,7 @@ impl Served {
         }
     }
 
-    /// A client that does all right has its job done.
+    /// Checks that a correct client gets its job done.
     fn works(&self) {
         let mut client = Client::new(&self.path).unwrap();
         let ram = Descriptor::Memory.open();
@@ -663,7 +665,7 @@ proptest! {
                 };
                 first.send(&stream).unwrap();
             }
-            // The server may have gone away from this client.
+            // The server may have closed the connection to this client.
             let _ = messages.iter().try_for_each(|message| message.send(&stream));
             drop(stream);
             served.works();

@@ -9,7 +9,7 @@ const LIST: u64 = 0x10_0000;
 const BUF: u64 = 0x20_0000;
 const OUT: u64 = 0x8000;
 const SNAP: u64 = 0x9000;
-/// Nodes that a slow card needs 200 ms for.
+/// The number of nodes for which a slow card needs 200 ms.
 const LONG: u64 = 200_000;
 
 fn slow(profile: Profile) -> Rig {
@@ -140,7 +140,7 @@ fn registers_alias_and_some_are_kept() {
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!((rig.sr(0, 0x38), rig.sr(0, 0x48)), (4, 4), "LIMIT");
     assert_ne!(rig.sr(0, 0x30), 0);
-    // START does not change what was written.
+    // START does not change the written values.
     rig.sw(0, 0x38, 0);
     rig.sw(0, CTL, START_NEW);
     assert_eq!(rig.wait_rest(0), FINISH);
@@ -150,7 +150,7 @@ fn registers_alias_and_some_are_kept() {
         assert_eq!(rig.sr(0, off), 0);
     }
     assert_eq!(rig.sr(0, TAG), 0xabc);
-    // All else was cleared: a walk from nowhere.
+    // Everything else was cleared: a walk of no list.
     rig.sw(0, CTL, START_NEW);
     assert_eq!(rig.wait_rest(0), FINISH);
     assert_eq!(rig.sr(0, 0x38), 0);
@@ -192,7 +192,7 @@ fn pause_is_a_pulse() {
         (counters["pauses_written"], counters["pauses_dropped"]),
         (2, 2)
     );
-    // Not while it restores.
+    // Not during a restore.
     let mut rig = slow(Profile::Fermata);
     rig.open(0);
     walk(&mut rig, LONG, 1);
@@ -306,7 +306,7 @@ fn reset_stops_at_once() {
 fn reset_is_a_level() {
     let mut rig = slow(Profile::Base);
     rig.w(0x18, 1);
-    // Held again on behalf of another slot: its settle time began with the first write.
+    // Written again for another slot: the settle time of this slot began with the first write.
     rig.ask("set slot=0 settle_us=1000000");
     rig.w(0x18, 3);
     rig.w(0x18, 1);
@@ -364,7 +364,7 @@ fn the_window_is_checked() {
     assert_eq!(rig.r(0x208), 1 | 2 | 64 << 8);
     assert_eq!(rig.r(0x248), BUF + 0x1000);
     assert_eq!(rig.wait_irq(1), 1);
-    // It stays until the next START, or until it is cleared.
+    // The fault stays until the next START, or until it is cleared.
     rig.reset(1);
     assert_eq!(rig.r(0x248), BUF + 0x1000);
     rig.sw(1, 0x30, BUF - 64);
@@ -412,7 +412,8 @@ fn window_edges() {
 fn the_snapshot_unit_stands_outside_window_and_offset() {
     let mut rig = slow(Profile::Fermata);
     let (head, _, checksum) = rig.list(LIST, LONG, 3);
-    // The program sees its list at another address; neither offset nor window lead to the snapshot.
+    // The program sees its list at another address; neither the offset nor the window affects the
+    // snapshot.
     let delta = 0x7000_0000_0000u64;
     let nodes = rig.get(LIST, LONG as usize * 16);
     for (i, node) in nodes.chunks_exact(16).enumerate() {
@@ -447,7 +448,7 @@ fn the_base_snapshot_goes_through_the_offset() {
     rig.sw(0, 0x30, head - 0x1000);
     rig.put64(SNAP + 8, 0);
     rig.snapshot(0, SNAP - 0x1000);
-    // The list's pointers are not shifted: what it walks does not matter.
+    // The pointers in the list are not shifted: what it walks does not matter.
     rig.sw(0, CTL, START_NEW);
     rig.sw(0, CTL, PAUSE);
     if rig.wait_rest(0) == PAUSED {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A card that is stopped, and goes on there or as another card.
+//! A card that is stopped, and continues as the same card or as another one.
 
 use crate::common::*;
 use crate::relay;
@@ -31,7 +31,7 @@ fn stop(card: &Card) {
     card.freeze(LIMIT).unwrap();
 }
 
-/// The state as another host gets it: a description, and states of engines.
+/// Returns the state as another host gets it: a description, and states of engines.
 fn carried(state: &CardState) -> CardState {
     let text = serde_json::to_string(state).unwrap();
     let mut copy: CardState = serde_json::from_str(&text).unwrap();
@@ -45,7 +45,7 @@ fn carried(state: &CardState) -> CardState {
     copy
 }
 
-/// Another card, with the memory of the rig, and no state yet.
+/// Returns another card, with the memory of the rig, and no state yet.
 fn other(rig: &Rig, config: CardConfig) -> Arc<Card> {
     let card = Card::new(config, Recorder::none());
     let ram = rig.ram.try_clone().unwrap().into();
@@ -57,7 +57,7 @@ fn other(rig: &Rig, config: CardConfig) -> Arc<Card> {
     card
 }
 
-/// Stops the card of the rig for good, and lets another one go on.
+/// Stops the card of the rig for good, and lets another one continue.
 fn moved(rig: &Rig) -> Arc<Card> {
     stop(rig.card());
     let card = other(rig, rig.card().config().clone());
@@ -79,7 +79,7 @@ fn finish(card: &Card, slot: u64) {
     }
 }
 
-/// A hash of `SIZE` bytes; what it is.
+/// Starts a hash of `SIZE` bytes. Returns the digest.
 fn hash(rig: &mut Rig, slot: u64) -> Vec<u8> {
     let data: Vec<u8> = (0..SIZE / 8)
         .flat_map(|i| splitmix64(i).to_le_bytes())
@@ -164,7 +164,7 @@ fn jobs_go_on_as_jobs_of_another_card() {
     card.stop();
 }
 
-/// A base card's job may reach all memory: the job goes on where that is the same memory.
+/// A base card's job may reach all memory: the job continues where the memory is the same.
 #[test]
 fn a_base_job_goes_on_where_its_memory_is() {
     let mut rig = rig(Profile::Base);
@@ -181,7 +181,7 @@ fn a_base_job_goes_on_where_its_memory_is() {
     let card = moved(&rig);
     card.thaw();
     finish(&card, 2);
-    // The data of a base card come after its status.
+    // The data of a base card arrive after its status.
     assert!(rig.comes_to_hold(OUT, &digest));
     card.stop();
 }
@@ -281,7 +281,7 @@ fn orders_go_on_on_another_card() {
     card.stop();
 }
 
-/// A context that was named when the card stopped is loaded by the card that goes on.
+/// A context that was named when the card stopped is loaded by the card that continues.
 #[test]
 fn an_order_that_was_taken_goes_on_on_another_card() {
     let mut from = relay::driver(&[]);
@@ -316,7 +316,7 @@ fn states_that_do_not_fit_are_refused() {
     let mut short = state.clone();
     short.slots[2].engine_mut().unwrap().truncate(100);
     assert!(refused(plain.clone(), &short).contains("inconsistent"));
-    // By the description: a job in a slot that is held in reset, a run without orders.
+    // Errors in the description: a job in a slot that is held in reset, a run without orders.
     for (path, value) in [
         ("/slots/2/in_reset", true.into()),
         ("/slots/2/relay", true.into()),

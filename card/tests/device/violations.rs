@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Each kind of violation, planted by a raw client, is seen; the replay of the log agrees with the
-//! verdict at run time.
+//! Each kind of violation, caused by a raw client, is detected; the replay of the log agrees with
+//! the verdict at run time.
 
 use crate::common::*;
 use clap::ValueEnum;
@@ -41,7 +41,7 @@ fn arena(tag: u64) -> u64 {
     }
 }
 
-/// Registers of a membench job that never ends by itself.
+/// Sets the registers of a membench job that never ends by itself.
 fn load(rig: &mut Rig, tag: u64) {
     for (off, val) in [
         (0x30, arena(tag)),
@@ -78,7 +78,7 @@ fn pause(rig: &mut Rig) {
     assert_eq!(rig.wait_rest(1), PAUSED);
 }
 
-/// What a reset costs on each profile.
+/// Resets the slot, as each profile requires.
 fn quiet(rig: &mut Rig, profile: Profile) {
     match profile {
         Profile::Base => rig.reset_and_settle(1),
@@ -120,7 +120,7 @@ fn a_clean_driver_violates_nothing() {
     }
 }
 
-/// Plants a violation on a fermata card, and holds the replay of the log against it.
+/// Causes a violation on a fermata card, and compares the replay of the log.
 fn planted(kind: Kind, n: u64, plant: impl FnOnce(&mut Rig)) {
     planted_on(Profile::Fermata, kind, n, plant);
 }
@@ -191,7 +191,7 @@ fn window_busy() {
 #[test]
 fn resume_incomplete() {
     planted(Kind::ResumeIncomplete, 1, |rig| resume(rig, A));
-    // A save that was cut short is none.
+    // A save that was cut short does not count.
     planted(Kind::ResumeIncomplete, 1, |rig| {
         start(rig, A);
         pause(rig);
@@ -213,7 +213,7 @@ fn resume_stale() {
         quiet(rig, Profile::Fermata);
         resume(rig, A);
     });
-    // From an older one.
+    // From an older snapshot.
     planted(Kind::ResumeStale, 1, |rig| {
         start(rig, A);
         pause(rig);
@@ -222,13 +222,13 @@ fn resume_stale() {
         rig.snapshot(1, SNAP_B);
         rig.sw(1, CTL, START_NEW);
         pause(rig);
-        // Its newest snapshot is in place B; what is in place A was the last of another job, and is
+        // Its newest snapshot is in place B; place A holds the last snapshot of another job, and is
         // resumed twice.
         resume(rig, A);
         quiet(rig, Profile::Fermata);
         resume(rig, A);
     });
-    // Of a job that is over.
+    // From a snapshot of a job that is over.
     planted(Kind::ResumeStale, 1, |rig| {
         start(rig, A);
         pause(rig);
@@ -252,7 +252,7 @@ fn resume_forged() {
     });
 }
 
-/// A state from elsewhere, announced by its digest or without.
+/// A state from another card, announced with or without its digest.
 #[test]
 fn imported() {
     for announced in ["", " hash="] {
@@ -274,7 +274,7 @@ fn imported() {
         rig.sw(1, CTL, START_RESUME);
         rig.wait_running(1);
         rig.clean();
-        // It is a job as any other from there on.
+        // From then on it is a job like any other.
         rig.sw(1, CTL, PAUSE);
         assert_eq!(rig.wait_rest(1), PAUSED);
         quiet(&mut rig, Profile::Fermata);
@@ -361,14 +361,14 @@ fn register_residue() {
     planted(Kind::RegisterResidue, 2, |rig| {
         start(rig, A);
         pause(rig);
-        // SEED (0x48) is forgotten, and so is the length.
+        // SEED (0x48) and the length are not written.
         for (off, val) in [(0x30, ARENA_B), (0x40, 10), (0x58, 1), (TAG, B)] {
             rig.sw(1, off, val);
         }
         rig.snapshot(1, SNAP_B);
         rig.sw(1, CTL, START_NEW);
     });
-    // A reset leaves MODE.
+    // A reset keeps MODE.
     planted(Kind::RegisterResidue, 1, |rig| {
         start(rig, A);
         pause(rig);
@@ -474,7 +474,7 @@ fn write_running() {
 
 #[test]
 fn master_busy() {
-    // Switched off under an engine at work, and on again under one that never came to its end.
+    // Switched off while an engine works, and on again while an engine has not come to its end.
     planted(Kind::MasterBusy, 2, |rig| {
         start(rig, A);
         rig.wait_running(1);
@@ -485,7 +485,7 @@ fn master_busy() {
         rig.no_master();
         rig.master();
     });
-    // A reset that nobody has waited for.
+    // A reset for which the driver has not waited.
     planted(Kind::MasterBusy, 1, |rig| {
         start(rig, A);
         rig.wait_running(1);
@@ -529,7 +529,8 @@ fn result_residue() {
     });
 }
 
-/// What the checker says to a card that does this: on slot 0 a queue engine, on slot 1 another one.
+/// Returns the checker's verdict on a card that does this: slot 0 has a queue engine, slot 1
+/// another engine.
 fn judged(profile: Profile, events: &[What]) -> String {
     let engines = [EngineKind::Queue, EngineKind::Sha256];
     let config = CardConfig::new(profile, IrqKind::Msix, &engines).unwrap();
@@ -596,7 +597,7 @@ fn what_a_card_may_do_by_itself_is_no_violation() {
     }
 }
 
-/// A sound card does none of it, so the events are made up.
+/// A correct card does none of this, so the events are made up.
 #[test]
 fn unasked_pause() {
     for bad in [
@@ -636,7 +637,7 @@ fn unasked_irq() {
     }
 }
 
-/// A START that the settle time as it was set forbids, and that of the configuration does not.
+/// A START that is too early by the settle time that was set, but not by that of the configuration.
 #[test]
 fn settings_outlive_resets_for_the_checker_too() {
     for how in 0..3 {

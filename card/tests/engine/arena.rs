@@ -12,7 +12,7 @@ const OUT: u64 = 0x80_0000;
 const OUT_LEN: u64 = 4096;
 const RESULT: u64 = 0x90_0000;
 
-/// What a program may touch, at the addresses above.
+/// The memory that a program may touch, at the addresses above.
 pub struct Arena {
     elf: Vec<u8>,
     pub out: Vec<u8>,
@@ -28,7 +28,7 @@ impl Arena {
         }
     }
 
-    /// Registers of a job that runs the program.
+    /// Returns the registers of a job that runs the program.
     pub fn regs(&self, arg: u32) -> AppRegs {
         let mut regs = AppRegs::default();
         let values = [
@@ -43,7 +43,7 @@ impl Arena {
         regs
     }
 
-    /// The words of the result.
+    /// Returns the words of the result.
     pub fn words(&self) -> Vec<u64> {
         let words = self.result.chunks_exact(8);
         words
@@ -86,26 +86,26 @@ impl Bus for Arena {
     }
 }
 
-/// All that can be seen of a run that is over.
+/// Everything that is visible of a completed run.
 #[derive(PartialEq, Eq)]
 pub struct Outcome {
     pub result: [u8; 48],
     pub out: Vec<u8>,
     pub readback: AppRegs,
-    /// The last state, with the core's memory.
+    /// The state at the end, with the core's memory.
     pub state: Vec<u8>,
 }
 
-/// Cycles that no run takes which is right.
+/// More cycles than any correct run takes.
 const TOO_MANY: u64 = 1 << 24;
 
 /// Runs a job with a preemption after each of `cuts` cycles; only the snapshot's bytes remain
-/// between runs. Returns what came of it, and how many preemptions there were before its end.
+/// between runs. Returns the arena, the outcome, and the number of preemptions before the end.
 pub fn run(elf: &[u8], arg: u32, cuts: impl IntoIterator<Item = u64>) -> (Arena, Outcome, usize) {
     run_changed(elf, arg, cuts, |_| {}).expect("it comes to its end")
 }
 
-/// The same with a change of each snapshot. None where the job does not come to its end.
+/// Does the same with a change of each snapshot. Returns `None` if the job does not end.
 pub fn run_changed(
     elf: &[u8],
     arg: u32,
@@ -145,7 +145,7 @@ pub fn run_changed(
 pub struct Program {
     pub name: &'static str,
     pub elf: Vec<u8>,
-    /// Rounds that take a few hundred thousand cycles.
+    /// The number of rounds that take a few hundred thousand cycles.
     pub arg: u32,
 }
 
@@ -157,7 +157,7 @@ const SOURCES: [(&str, u32); 5] = [
     ("counters", 20),
 ];
 
-/// Makes the programs; where they are.
+/// Makes the programs. Returns their directory.
 fn make() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
@@ -171,7 +171,7 @@ fn make() -> PathBuf {
     out
 }
 
-/// All of them, compiled once for each run of the tests.
+/// Returns all programs, which are compiled once for each run of the tests.
 pub fn all() -> &'static [Program] {
     static ALL: OnceLock<Vec<Program>> = OnceLock::new();
     ALL.get_or_init(|| {

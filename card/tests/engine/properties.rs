@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Properties of the engines and parsers: preempted anywhere equals not preempted; no bytes crash
-//! the card.
+//! Properties of the engines and parsers: a job that is preempted anywhere gives the same result as
+//! one that is not; no bytes crash the card.
 
 use fermata_card::config::{CardConfig, IrqKind, Profile};
 use fermata_card::control::Request;
@@ -11,7 +11,7 @@ use fermata_card::regs::Reg;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
-/// Memory from address 4096 on; reads elsewhere give zeros, as on an unmapped address.
+/// Memory from address 4096 on; reads outside it return zeros, as on an unmapped address.
 struct Memory {
     bytes: Vec<u8>,
     wants_boundary: bool,
@@ -128,7 +128,7 @@ proptest! {
 
     #[test]
     fn a_boundary_that_is_wanted_is_not_passed(kind in prop::sample::select(vec![EngineKind::Linkedlist, EngineKind::Sha256, EngineKind::Blockmix]), before in 1u64..9000) {
-        // The list is a loop; 16 boundaries of each engine lie before the end.
+        // The list is a loop; each engine passes 16 boundaries before the end.
         let mut memory = Memory::new([4096u64, 7].iter().flat_map(|w| w.to_le_bytes()).collect());
         memory.bytes.resize(65536, 0);
         let words = [(0x30, 4096), (0x38, 65536), (0x40, 4096)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The queue engine: jobs done as docs/queues.md has it, preempted anywhere or not; no bytes that a
-//! program leaves crash it.
+//! The queue engine: it processes jobs as docs/queues.md says, whether it is preempted anywhere or
+//! not. No bytes that a program leaves crash it.
 
 use crate::words::{Words, BASE};
 use fermata_card::engine::{splitmix64, AppRegs, Bus, Engine, EngineKind, Refused};
@@ -16,7 +16,7 @@ const EINVAL: u32 = 22;
 const EFAULT: u64 = 14;
 const DONE: u64 = 3;
 
-/// Where things lie: room for 64 entries, then data.
+/// The addresses of the parts: room for 64 entries, then data.
 const JOBS: u64 = BASE;
 const STATUSES: u64 = BASE + 0x1000;
 const CONTROL: u64 = BASE + 0x2000;
@@ -58,7 +58,7 @@ struct Program {
     memory: Words,
     entries: u64,
     tail: u64,
-    /// What it reaped: number, status.
+    /// The statuses that it reaped: number, status.
     reaped: Vec<(u64, [u64; 3])>,
     open: Vec<u64>,
 }
@@ -151,7 +151,7 @@ fn regs(jobs: u64, statuses: u64, entries: u64, control: u64) -> AppRegs {
 }
 
 /// Feeds `jobs` and an END to a queue, in steps of `cuts` units with a preemption after each.
-/// Returns the program, and the registers.
+/// Returns the program and the registers.
 fn run(entries: u64, jobs: &[Job], cuts: &[u64]) -> (Program, AppRegs) {
     let mut program = Program::new(entries);
     let mut bus = program.memory.clone();
@@ -191,7 +191,7 @@ fn run(entries: u64, jobs: &[Job], cuts: &[u64]) -> (Program, AppRegs) {
     (program, readback)
 }
 
-/// CRC-32C bit by bit.
+/// Computes CRC-32C bit by bit.
 fn crc32c(crc: u32, data: &[u8]) -> u32 {
     !data.iter().fold(!crc, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |c, _| {
@@ -200,7 +200,7 @@ fn crc32c(crc: u32, data: &[u8]) -> u32 {
     })
 }
 
-/// What a job does, said another way. Returns error and result.
+/// Models what a job does, in another way. Returns error and result.
 fn model(job: &Job, memory: &Words) -> (u32, u64) {
     if job.reserved != 0 || job.length > 1 << 32 || !(COPY..=END).contains(&job.op) {
         return (EINVAL, 0);
@@ -224,7 +224,7 @@ fn model(job: &Job, memory: &Words) -> (u32, u64) {
 
 const REGION: u64 = 0x4000;
 
-/// Jobs with memory of their own each (a copy may overlap itself).
+/// Jobs that each have their own memory (a copy may overlap itself).
 fn jobs() -> impl Strategy<Value = Vec<Job>> {
     let one = (
         0u32..7,
@@ -294,7 +294,7 @@ fn a_short_job_overtakes_a_long_one() {
     }
     assert_eq!((program.header(0), program.header(1)), (1, 3));
     assert!(!engine.idle());
-    // Its pair is free while the older job is still in hand.
+    // Its pair is free while the older job is still in progress.
     program.reap();
     assert_eq!(program.reaped.len(), 1);
     while !engine.idle() {
@@ -364,7 +364,7 @@ fn an_end_that_is_not_clean_ends_nothing() {
 
 #[test]
 fn registers_that_are_not_allowed_end_it_without_dma() {
-    /// A bus that nothing may use.
+    /// A bus that must not be used.
     struct Nowhere;
     impl Bus for Nowhere {
         fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), Refused> {
@@ -400,7 +400,7 @@ fn registers_that_are_not_allowed_end_it_without_dma() {
             assert!(!engine.leave(&mut Nowhere).unwrap());
             assert_eq!(engine.readback().get(0x40), u64::from(EINVAL));
         }
-        // A snapshot that says that END was taken writes no status of it.
+        // After a snapshot that says that END was taken, the engine writes no status of END.
         EngineKind::Queue.start(&regs).finish(&mut Nowhere).unwrap();
     }
     assert!(
@@ -433,7 +433,7 @@ fn an_empty_queue_is_idle_until_a_job_is_posted() {
     }
 }
 
-/// A bus on which a program posts exactly when the engine writes to `at`.
+/// A bus on which the program posts a job exactly when the engine writes to `at`.
 struct Late {
     memory: Words,
     program: Option<Program>,
@@ -504,7 +504,7 @@ fn a_full_ring_is_done_again_and_a_step_ends() {
     for _ in 0..100 {
         let units = engine.step(1 << 14, &mut bus).unwrap().units;
         assert!((1 << 14..1 << 15).contains(&units));
-        // What it writes over the statuses and the counters has no effect.
+        // What the engine writes over the statuses and the counters has no effect.
         program.memory.store(program.status_at(0), u64::MAX);
         program.memory.store(CONTROL, 0);
         program.memory.store(CONTROL + 8, u64::MAX);
@@ -557,7 +557,7 @@ fn addresses_at_the_end_of_the_space_are_refused() {
             Err(Refused)
         );
     }
-    // Nothing is touched by a job of no bytes, wherever it points.
+    // A job of no bytes touches nothing, wherever it points.
     let mut program = Program::new(8);
     let mut bus = program.memory.clone();
     for op in [COPY, FILL, CRC32C] {
@@ -584,11 +584,11 @@ fn addresses_at_the_end_of_the_space_are_refused() {
     );
 }
 
-/// Memory that is another one at each read.
+/// Memory with other contents at each read.
 struct Shifting {
     seed: u64,
     accesses: u64,
-    /// Each byte with one bit of it set more often than not.
+    /// Each first byte has its lowest bit set more often than not.
     valid: bool,
     small: bool,
 }
@@ -649,8 +649,8 @@ proptest! {
             bus.accesses = 0;
             let progress = engine.step(budget, &mut bus).unwrap();
             prop_assert!(progress.units < budget + 1024);
-            // A line is 10 accesses at the most (a job that is taken and completed), and waking up
-            // is 3.
+            // A line takes at most 10 accesses (for a job that is taken and completed), and waking
+            // up takes 3.
             prop_assert!(bus.accesses <= 13 + 10 * progress.units / 64, "{} accesses for {}", bus.accesses, progress.units);
             if progress.done {
                 engine.finish(&mut bus).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The riscv engine. A program that is preempted anywhere ends as one that is not, with the same
-//! memory, output and cycles. No bytes crash the card, neither as a program nor as a snapshot. And the
-//! engine beside an independent emulator (ckb-vm), instruction by instruction: registers and program
-//! counter after each, memory at the end.
+//! The riscv engine. A program that is preempted anywhere ends like one that is not, with the same
+//! memory, output and cycles. No bytes crash the card, neither as a program nor as a snapshot. And
+//! the engine is compared with an independent emulator (ckb-vm), instruction by instruction:
+//! registers and program counter after each instruction, memory at the end.
 
 use crate::arena::{all, run, run_changed, Arena, Outcome, Program};
 use ckb_vm::instructions::{execute, i, m, rvc, Instruction};
@@ -46,7 +46,7 @@ fn ten_thousand_preemptions_at_random_cycles_change_nothing() {
         for program in all() {
             let (_, plain, _) = run(&program.elf, program.arg, []);
             let cycles = ends_well(program.name, &plain);
-            // So many preemptions for each run, at gaps that are as often short as long.
+            // The number of preemptions in each run; short gaps are as frequent as long ones.
             let random = std::iter::repeat_with(|| {
                 seed = splitmix64(seed);
                 1 + (seed >> 8) % (cycles / (50 << (seed & 3)))
@@ -68,7 +68,7 @@ fn preemptions_at_each_cycle_change_nothing() {
     assert!(plain == cut, "after {n} preemptions");
 }
 
-/// Whether a run ends otherwise when some bytes of each snapshot are lost.
+/// Returns whether a run ends differently when some bytes of each snapshot are lost.
 fn notices(program: &Program, at: usize, len: usize) -> bool {
     let (_, plain, _) = run(&program.elf, 1, []);
     let cuts = (0..).map(|n| 1 + splitmix64(n) % 2000);
@@ -94,14 +94,14 @@ fn each_field_that_is_lost_is_noticed() {
     for (name, at, len) in fields {
         assert!(all().iter().any(|p| notices(p, at, len)), "{name} is lost");
     }
-    // x4 is nothing that a program without threads uses.
+    // A program without threads does not use x4.
     for i in (1..32).filter(|i| *i != 4) {
         let lost = all().iter().any(|p| notices(p, 64 + 4 * (i - 1), 4));
         assert!(lost, "x{i} is lost");
     }
 }
 
-/// Runs a program for a while. Returns how it came to its end.
+/// Runs a program for a while. Returns how it ended.
 fn try_out(elf: &[u8]) -> u32 {
     let mut arena = Arena::new(elf);
     let mut engine = EngineKind::Riscv.start(&arena.regs(1));
@@ -127,7 +127,7 @@ fn what_is_no_program_is_told() {
     bad(&with(5, 2));
     bad(&with(16, 3));
     bad(&with(18, 62));
-    // An entry outside of memory.
+    // An entry point outside memory.
     bad(&with(27, 0x80));
 }
 
@@ -140,7 +140,7 @@ fn traps_are_told_with_their_cause() {
     };
     ends(&[0xffff_ffff], end::ILLEGAL, 0xffff_ffff);
     ends(&[0x0000_0000], end::ILLEGAL, 0);
-    // csrw cycle, x1: that is read-only. mret: there is no trap to come back from.
+    // csrw cycle, x1: the CSR is read-only. mret: there is no trap to return from.
     ends(&[0xc000_9073], end::ILLEGAL, 0xc000_9073);
     ends(&[0x3020_0073], end::ILLEGAL, 0x3020_0073);
     ends(&[0x0000_0067], end::FETCH, 0);
@@ -149,11 +149,11 @@ fn traps_are_told_with_their_cause() {
     ends(&[0x0010_0073], end::BREAKPOINT, 0x1_0054);
     // ecall with 0 in a7.
     ends(&[0x0000_0073], end::BAD_CALL, 0);
-    // lui a7, 0: nothing; addi a7, x0, 93; ecall: exit with what is in a0.
+    // lui a7, 0: no effect; addi a7, x0, 93; ecall: exits with the code in a0.
     ends(&[0x05d0_0893, 0x0000_0073], end::EXIT, 0);
 }
 
-/// The smallest program: one segment with the headers and this code.
+/// Returns the smallest program: one segment with the headers and this code.
 fn image(code: &[u32]) -> Vec<u8> {
     let size = 0x54 + 4 * code.len() as u32;
     let mut elf = b"\x7fELF\x01\x01\x01".to_vec();
@@ -233,7 +233,7 @@ proptest! {
     }
 }
 
-/// The other emulator, with our core's memory.
+/// The other emulator, with the memory of our core.
 struct Other(DefaultMachine<DefaultCoreMachine<u32, SparseMemory<u32>>>);
 
 impl Other {
@@ -248,7 +248,7 @@ impl Other {
         other
     }
 
-    /// Registers and program counter as ours.
+    /// Copies registers and program counter from our core.
     fn take_over(&mut self, core: &Core) {
         for (i, &x) in core.registers().iter().enumerate() {
             self.0.set_register(i, x);
@@ -294,7 +294,7 @@ impl Other {
     }
 }
 
-/// Completes a call in our core. False at the program's end.
+/// Completes a call in our core. Returns false at the program's end.
 fn answer(core: &mut Core) -> bool {
     let x = *core.registers();
     match x[17] {
@@ -317,7 +317,8 @@ fn programs_run_as_on_another_emulator() {
             core.wait(u64::MAX);
             match core.cycle().unwrap() {
                 Cycle::Call if !answer(&mut core) => break,
-                // Calls, and CSRs which it has not, it is told.
+                // The other emulator is given the results of calls and of CSRs, which it does not
+                // have.
                 Cycle::Call => other.take_over(&core),
                 Cycle::Ran if matches!(inst, Inst::Csr { .. }) => other.take_over(&core),
                 Cycle::Ran => assert!(other.step(), "{inst:?}"),
@@ -347,7 +348,7 @@ impl Random {
         all[self.below(all.len() as u32) as usize]
     }
 
-    /// A number as programs have them: small, at an edge, an address, or any.
+    /// Returns a number as programs have them: small, at an edge, an address, or any.
     fn operand(&mut self) -> u32 {
         match self.below(6) {
             0 => self.below(64),
@@ -358,8 +359,8 @@ impl Random {
         }
     }
 
-    /// An instruction of 32 bits: an opcode that the core has, and any fields, of which most have a
-    /// meaning.
+    /// Returns an instruction of 32 bits: an opcode that the core has, and any fields, most of
+    /// which have a meaning.
     fn wide(&mut self) -> u32 {
         let opcode = self.one_of(&[
             0x37, 0x17, 0x6f, 0x67, 0x63, 0x03, 0x03, 0x23, 0x23, 0x13, 0x13, 0x33, 0x33, 0x33,
@@ -367,7 +368,7 @@ impl Random {
         ]);
         let mut word = self.next() & !0x7f | opcode;
         match opcode {
-            // Jumps and branches that stay near; the lowest bit of a JALR's offset is dropped.
+            // Jumps and branches to nearby addresses; the lowest bit of a JALR's offset is dropped.
             0x6f => word = word & 0x8007_ffff | (word >> 7 & 0x0300_0000),
             0x63 => word &= 0x81ff_ffff,
             0x67 => word &= !0x7000,
@@ -395,21 +396,22 @@ impl Random {
     }
 }
 
-/// Shifts by 32 and more, which the specification reserves here and the other emulator takes.
+/// Returns whether it is a shift by 32 or more, which the specification reserves here and the other
+/// emulator accepts.
 fn wide_shift(bits: u32) -> bool {
     let compressed = bits & 0xf003 == 0x1002 || bits & 0xf803 == 0x9001;
     (bits >> 16 == 0 && compressed) || bits & 0x0200_307f == 0x0200_1013
 }
 
-/// Executes one instruction on both. False where it traps on ours; then it must on the other, if
-/// that knows what it is.
+/// Executes one instruction on both. Returns false if it traps on ours; then it must trap on the
+/// other, if that one knows the instruction.
 fn step_both(core: &mut Core, other: &mut Other) -> bool {
     let pc = core.pc();
     let fetched = core.fetch();
     core.wait(u64::MAX);
     let what = || format!("{fetched:x?} at {pc:#x}");
     match core.cycle() {
-        // It has no CSRs, and no fences with bits in fields that are to be ignored.
+        // The other has no CSRs, and no fences with bits in fields that are to be ignored.
         Ok(Cycle::Ran) if matches!(fetched, Ok((Inst::Csr { .. } | Inst::Nop, _))) => {
             other.take_over(core);
             true
@@ -423,7 +425,7 @@ fn step_both(core: &mut Core, other: &mut Other) -> bool {
             assert!(other.decode().is_none() || wide_shift(bits), "{}", what());
             false
         }
-        // It has memory where ours has none, and nobody to call.
+        // The other has memory where ours has none, and nothing that handles calls.
         Err(Trap::Fetch(_) | Trap::Load(_) | Trap::Store(_) | Trap::Breakpoint(_))
         | Ok(Cycle::Call) => false,
     }
@@ -439,7 +441,7 @@ fn random_instructions_run_as_on_another_emulator() {
         let entry = BASE + SIZE as u32 / 2;
         let mut core = Core::new(Memory::from_bytes(&memory), entry, 0);
         let mut other = Other::new(&core);
-        // Each trap ends a stretch; the next begins behind it, with other registers.
+        // Each trap ends a stretch; the next stretch begins after it, with other registers.
         let mut at = entry;
         while at < entry + code.len() as u32 {
             core.jump(at);
@@ -475,6 +477,6 @@ fn every_compressed_instruction_runs_as_on_another_emulator() {
     }
     other.has_memory_of(&core);
     println!("{} of {} alike", core.retired(), halves.len());
-    // The others are for floating-point numbers and wider registers, or for nothing yet.
+    // The other half-words are for floating-point numbers or wider registers, or are not assigned.
     assert!(core.retired() > 28_000);
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Memory that a program and an engine share as two threads: words, and a bus to them.
-#![allow(dead_code)] // every test binary uses a part of it
+//! Memory that a program and an engine share like two threads: words, and a bus to them.
+#![allow(dead_code)] // each test binary uses only a part
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
 
 use fermata_card::engine::{Bus, Refused};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
-/// Device address of the first word: what lies before it and behind the last one is refused.
+/// Device address of the first word; accesses below it or beyond the last word are refused.
 pub const BASE: u64 = 0x1_0000;
 
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl Words {
         }
     }
 
-    /// Words as words, so that nobody sees half of one.
+    /// Writes aligned words as words, so that nobody sees half of a word.
     pub fn put(&self, mut addr: u64, mut data: &[u8]) {
         while let [first, rest @ ..] = data {
             if let (0, Some((whole, rest))) = (addr % 8, data.split_first_chunk()) {

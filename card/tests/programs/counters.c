@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Reads and writes the counters while it divides: its output has the cycles of each step. */
+/* Reads and writes the counters between divisions: the output contains the cycles of each step. */
 #include "runtime.h"
 
 #define READ_CSR(name)								\

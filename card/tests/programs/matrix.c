@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Multiplies matrices modulo a prime, `arg` times, and divides: long products and the divider. */
+/* Multiplies matrices modulo a prime, and divides, `arg` times: long products and the divider. */
 #include "runtime.h"
 
 #define N 24
@@ -7,7 +7,7 @@
 
 static u32 a[N][N], b[N][N], c[N][N];
 
-/* The product modulo 2^31 - 1, from both halves of it. */
+/* Returns the product modulo 2^31 - 1, from its two halves. */
 static u32 times(u32 x, u32 y)
 {
 	u64 product = (u64)x * y;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What embedded processors are measured by: a list, a matrix, a state machine; `arg` times. */
+/* The usual benchmarks of embedded processors: a list, a matrix, a state machine; `arg` times. */
 #include "runtime.h"
 
 #define NODES 128

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* A program's beginning and end, its calls, and what a compiler calls of its own accord. */
+/* Start and end of a program, its calls, and the functions that a compiler calls implicitly. */
 #include "runtime.h"
 
 #define CALL_WRITE 64
@@ -32,7 +32,7 @@ asm(".pushsection .text._start, \"ax\"\n\t"
 	"tail begin\n\t"
 	".popsection");
 
-/* A write takes what goes into one burst: the rest is tried again, until there is no more room. */
+/* A write takes at most one burst. The rest is tried again, until there is no more room. */
 static void output(const char *data, u32 len)
 {
 	while (len) {

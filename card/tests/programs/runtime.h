@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What a program for the riscv engine has: its calls, and nothing else. Programs are freestanding;
- * the core sets the stack, and begins at _start with the job's argument.
+ * The environment of a program for the riscv engine: its calls, and nothing else. Programs are
+ * freestanding; the core sets the stack, and starts at _start with the job's argument.
  */
 #ifndef RUNTIME_H
 #define RUNTIME_H
@@ -10,7 +10,7 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-/* The program. What it returns is the job's exit code. */
+/* The program. Returns the job's exit code. */
 u32 program(u32 arg);
 
 /* Writes text to the output of the job, as far as there is room. */
@@ -18,7 +18,7 @@ void print(const char *text);
 /* Writes a number, in eight hexadecimal digits. */
 void print_hex(u32 value);
 
-/* The next number of a sequence that has all but 0 (xorshift). */
+/* Returns the next number of a sequence that contains all numbers but 0 (xorshift). */
 static inline u32 next_random(u32 *state)
 {
 	u32 x = *state;

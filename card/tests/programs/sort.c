@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Sorts random numbers, by heap and by quicksort, `arg` times, and compares. */
+/* Sorts random numbers `arg` times, by heapsort and by quicksort, and compares the results. */
 #include "runtime.h"
 
 #define COUNT 1024

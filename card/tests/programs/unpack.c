@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Packs text by references to what came before (as LZ77 does), unpacks it, and compares. `arg`
- * rounds, each with other text.
+ * Packs text by references to earlier text (like LZ77), unpacks it, and compares; `arg` rounds, each
+ * with different text.
  *
- * Packed data are groups: a byte with the number of literals (high half) and the length of the copy
- * less 3 (low half, 15: and a byte more), the literals, and two bytes with the distance, 0 for no
- * copy.
+ * Packed data consist of groups: a byte with the number of literals (high half) and the length of
+ * the copy less 3 (low half; 15: another byte follows), the literals, and two bytes with the
+ * distance, 0 for no copy.
  */
 #include "runtime.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Orders: a client that drives the relay interface as docs/card.md has it, and what it sees.
+//! Orders: a client that uses the relay interface as docs/card.md defines it, and what it sees.
 
 mod orders;
 mod records;
@@ -45,7 +45,7 @@ pub const R_REFUSED: u64 = 9;
 /// An IOVA that is not mapped.
 pub const UNMAPPED: u64 = 1 << 40;
 
-/// A client whose own memory, all that is not mapped, answers once `open` is set.
+/// A client that answers for its own memory, which is everything unmapped, once `open` is set.
 #[derive(Default)]
 pub struct Client {
     pub asked: AtomicBool,
@@ -53,7 +53,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Takes the place of the client of a card.
+    /// Takes the place of a card's client.
     pub fn of(card: &Driver) -> Arc<Self> {
         let client = Arc::new(Self::default());
         let memory = &card.rig.card().host().memory;
@@ -61,7 +61,7 @@ impl Client {
         client
     }
 
-    /// Waits until the card waits for an answer.
+    /// Waits until the card is waiting for an answer.
     pub fn wait_asked(&self) {
         let begin = Instant::now();
         while !self.asked.load(Ordering::Acquire) {
@@ -94,17 +94,17 @@ impl Remote for Client {
     }
 }
 
-/// AT in an order.
+/// Returns AT for an order.
 pub fn at(us: u64) -> u64 {
     us << 40
 }
 
-/// NEXT is the context of that index.
+/// Returns NEXT for the context with this index.
 pub fn next(context: u64) -> u64 {
     (context + 1) << 16
 }
 
-/// A record as it stands in memory.
+/// A record as it is in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub cookie: u64,
@@ -150,7 +150,7 @@ pub fn driver_of(engines: Vec<EngineKind>, set: &[&'static str]) -> Driver {
     Driver { rig }
 }
 
-/// Sets the tables up, and switches RELAY on in the slots of a card.
+/// Sets up the tables, and switches RELAY on in the slots of a card.
 pub fn enable(rig: &mut Rig, slots: u64) {
     rig.w(0x120, TABLE);
     rig.w(0x128, COUNT);
@@ -159,7 +159,7 @@ pub fn enable(rig: &mut Rig, slots: u64) {
 }
 
 impl Driver {
-    /// An entry of the table whose program may touch all of memory.
+    /// Writes an entry of the table whose program may touch all memory.
     pub fn context(&self, context: u64, regs: &[(u64, u64)]) {
         let entry = TABLE + 128 * context;
         self.rig.put(entry, &[0; 128]);
@@ -184,7 +184,7 @@ impl Driver {
         self.rig.put64(REGS + 0x1000 * context + off, val);
     }
 
-    /// A membench job of `count` accesses, of the tenant 0xa0 + `context`.
+    /// Sets up a membench job of `count` accesses, of the tenant 0xa0 + `context`.
     pub fn membench(&self, context: u64, count: u64) {
         let regs = [
             (0x30, ARENA + 0x1_0000 * context),
@@ -199,14 +199,15 @@ impl Driver {
         self.field(context, 0x40, offsets);
     }
 
-    /// A walk of linkedlist that does not end by itself; there is a boundary every 1,024 nodes.
+    /// Sets up a walk of linkedlist that does not end by itself; there is a boundary every 1,024
+    /// nodes.
     pub fn endless_list(&self, context: u64) {
         let head = self.rig.endless(ARENA + 0x1_0000 * context);
         self.context(context, &[(0x30, head), (0x50, 0xa0 + context)]);
         self.field(context, 0x40, 0x38);
     }
 
-    /// A blockmix job of sixteen blocks, each of which takes 65 ms at a speed of 1.
+    /// Sets up a blockmix job of sixteen blocks, each of which takes 65 ms at a speed of 1.
     pub fn blockmix(&self, context: u64) {
         let regs = [
             (0x30, ARENA),
@@ -217,7 +218,7 @@ impl Driver {
         self.context(context, &regs);
     }
 
-    /// A membench job that does not end by itself.
+    /// Sets up a membench job that does not end by itself.
     pub fn endless(&self, context: u64) {
         self.membench(context, 1 << 40);
     }
@@ -231,7 +232,7 @@ impl Driver {
         self.order(slot, after | next(context) | VACANT | NEVER);
     }
 
-    /// RUN, by a read of the status.
+    /// Returns RUN, from a read of the status.
     pub fn run(&mut self, slot: u64) -> u64 {
         self.rig.sr(slot, CTL) >> 32
     }
@@ -245,7 +246,7 @@ impl Driver {
         last & 0xffff_ffff == run && last >> 32 & 0xff != 0
     }
 
-    /// The record of a run, which must be in memory.
+    /// Returns the record of a run, which must be in memory.
     #[track_caller]
     pub fn record(&self, slot: u64, run: u64) -> Record {
         assert!(self.has_record(slot, run), "no record of run {run}");
@@ -268,7 +269,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the record of a run, without a read of a register.
+    /// Waits for the record of a run, without reading a register.
     #[track_caller]
     pub fn wait(&self, slot: u64, run: u64) -> Record {
         let begin = Instant::now();
@@ -293,7 +294,7 @@ impl Driver {
         assert_eq!(self.rig.table(&format!("state slot={slot}"))["held"], word);
     }
 
-    /// The verdict of a clean driver, at run time and of the log.
+    /// Checks that a driver was free of violations, both at run time and in the log.
     #[track_caller]
     pub fn clean(self) {
         self.rig.clean();
@@ -301,7 +302,7 @@ impl Driver {
         assert_eq!((online.as_str(), offline.as_str()), ("total=0", "total=0"));
     }
 
-    /// That one kind was seen, at run time and by the replay.
+    /// Checks that exactly one kind was seen, at run time and by the replay.
     #[track_caller]
     pub fn saw(self, kind: &str, n: u64) {
         self.rig.saw(kind, n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The registers, and what a driver may write when. Which orders are held, taken, dropped and void,
-//! also by resets. BACK: after a short run the slot goes on with the job that was stopped for it.
-//! Runs of both kinds on one slot.
+//! also by resets. BACK: after a short run, the slot continues with the job that was stopped for
+//! it. Runs of both kinds on one slot.
 
 use super::*;
 
@@ -187,10 +187,10 @@ fn a_slot_without_relay_ignores_orders() {
     card.saw("order_bad", 1);
 }
 
-/// What the slot holds in run 2, after BACK in the order for run 1 of context 0.
+/// The order that the slot holds in run 2, after BACK in the order for run 1 of context 0.
 const BACK_TO_0: u64 = 2 | 1 << 16 | RESUME | NEVER;
 
-/// Context 0 works in slot 1, and has to make way for context 1 at once.
+/// Context 0 works in slot 1, and is preempted by context 1 at once.
 fn displaced(settings: &'static str, count: u64) -> Driver {
     let mut card = driver(&[settings]);
     card.endless(0);
@@ -223,7 +223,7 @@ fn the_slot_goes_on_with_the_job_that_made_way() {
     card.clean();
 }
 
-/// It has no AT until an order comes.
+/// The order that BACK leaves has no AT until the driver writes an order.
 #[test]
 fn an_order_for_the_short_run_replaces_what_back_left() {
     let mut card = displaced("slot=1,speed=1", 1 << 40);
@@ -476,7 +476,7 @@ fn a_reset_of_the_function() {
     let mut card = driver(&[]);
     (0..2).for_each(|context| card.endless(context));
     card.begin(1, 0, 0);
-    // AT is so late that the reset comes first on a slow machine, too.
+    // AT is so late that the reset comes first even on a slow machine.
     card.order(1, 1 | next(1) | at(3_000_000));
     card.wait_working(1);
     card.rig.client.region_write(CONFIG, 0x69, &[0x80]).unwrap();
@@ -496,7 +496,7 @@ fn a_reset_of_the_function() {
     card.clean();
 }
 
-/// A walk of a list, begun and ended by orders or not.
+/// Sets up a walk of a list, which a test runs by orders or by hand.
 fn walk(card: &Driver) -> (u64, u64) {
     let (head, count, checksum) = card.rig.list(ARENA, 60_000, 3);
     let regs = [(0x30, head), (0x40, 3), (0x48, 0x8000), (TAG, 0xa0)];

@@ -138,7 +138,7 @@ fn a_restore_that_fails() {
     card.begin(1, 0, 0);
     card.order(1, 1 | at(1000));
     card.wait(1, 1);
-    // The record comes when the card may write again.
+    // The record arrives when the card may write again.
     card.rig.ask("fault slot=1 delay_record=400000");
     card.order(1, 1 | next(0) | VACANT | RESUME | NEVER);
     card.wait_restoring(1);
@@ -217,7 +217,7 @@ fn an_entry_beyond_the_last_address_is_refused() {
     card.rig.w(0x128, 64);
     card.rig.w(RELAY + 8, 1);
     card.endless(0);
-    // A table that wraps would have its entry 32 at 0.
+    // If the table wrapped, its entry 32 would be at 0.
     let entry = card.rig.get(TABLE, 128);
     card.rig.put(0, &entry);
     card.begin(1, 0, 32);
@@ -245,7 +245,7 @@ fn a_refused_run_ends_with_a_choice() {
     let mut card = driver(&["slot=1,speed=20"]);
     (0..2).for_each(|context| card.endless(context));
     card.field(0, 0, 0);
-    // The order must come before the card has read the entry.
+    // The order must arrive before the card has read the entry.
     let followed = (1..1000).step_by(2).any(|run| {
         card.begin(1, run - 1, 0);
         card.order(1, run | next(1) | NEVER);
@@ -291,7 +291,7 @@ fn queue(card: &Driver, count: u64) {
     card.context(0, &regs);
 }
 
-/// Puts jobs that fill 8 bytes into the ring.
+/// Posts jobs that fill 8 bytes to the ring.
 fn post(card: &Driver, jobs: std::ops::Range<u64>) {
     for i in jobs {
         let at = QUEUE + 64 * i;

@@ -10,7 +10,7 @@ fn at_counts_work() {
     card.begin(1, 0, 0);
     card.order(1, 1 | at(0));
     card.wait(1, 1);
-    // A busy machine may be late at times, the card never early.
+    // A busy machine may be late at times; the card is never early.
     let exact = (2..40).any(|run| {
         card.order(1, (run - 1) | next(0) | VACANT | RESUME | NEVER);
         card.order(1, run | at(5000));
@@ -166,8 +166,8 @@ fn a_stop_at_a_boundary() {
     card.clean();
 }
 
-/// The record of a run that had begun to stop at a boundary, 65 ms away, when the order `word`
-/// came. A busy machine may be too late with that order: then all of it begins anew.
+/// Returns the record of a run that had begun to stop at a boundary, 65 ms away, when the order
+/// `word` arrived. On a busy machine, the order may be too late: then everything starts over.
 fn stopped_meanwhile(word: u64) -> Record {
     for _ in 0..50 {
         let mut card = driver_of(vec![EngineKind::Blockmix], &["slot=0,speed=1"]);
@@ -215,7 +215,7 @@ fn a_stop_at_a_boundary_becomes_a_drop() {
 fn a_stop_at_a_boundary_becomes_one_at_once() {
     let mut card = driver(&["slot=0,speed=1"]);
     card.endless_list(0);
-    // The boundary is 1,024 us after the begin; a busy machine may be later than that.
+    // The boundary is 1,024 us after the start; on a busy machine, it may be later.
     let at_once = (1..200).any(|run| {
         card.begin(0, run - 1, 0);
         card.order(0, run | BOUNDARY | at(400));

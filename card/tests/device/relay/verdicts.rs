@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a driver or a card does wrong with orders is seen by the checker, and by the driver; the
-//! replay of the log agrees.
+//! What a driver or a card does wrong with orders is detected by the checker, and by the driver;
+//! the replay of the log agrees.
 
 use super::*;
 use fermata_card::checker::{Checker, Kind};
@@ -186,7 +186,7 @@ fn a_card_that_died_begins_no_run() {
     let card = driver(&["slot=1,speed=0"]);
     card.endless(0);
     card.rig.ask("fault slot=1 dead");
-    // These writes had come before the card died.
+    // These writes were made before the card died.
     let slot = &card.rig.card().slots()[1];
     slot.write(SlotReg::Relay, RELAY + 8, 1);
     slot.write(SlotReg::Order, ORDER + 8, next(0) | VACANT | NEVER);
@@ -195,7 +195,7 @@ fn a_card_that_died_begins_no_run() {
     card.clean();
 }
 
-/// The checker over events of a card that no misbehaviour makes.
+/// The checker, with events of a card that no misbehaviour can cause.
 struct Log(Checker);
 
 impl Log {
@@ -409,7 +409,7 @@ fn order_bad() {
     card.saw("order_bad", 5);
 }
 
-/// Two contexts, the first on slot 1.
+/// Returns a card with a misbehaviour and two contexts, the first on slot 1.
 fn faulty(fault: &str) -> Driver {
     let mut card = driver(&["slot=1,speed=20"]);
     (0..2).for_each(|context| card.endless(context));
@@ -455,7 +455,7 @@ fn tear_record() {
 #[test]
 fn a_context_is_loaded_before_the_rest_of_a_torn_record() {
     let mut card = faulty("tear_record=all");
-    // A busy machine may load the context only after the 2 ms.
+    // On a busy machine, the context may be loaded only after the 2 ms.
     let early = (1..50).any(|run| {
         card.order(1, run | next(run % 2) | DROP);
         card.wait(1, run);
@@ -605,7 +605,7 @@ fn a_write_after_the_context_has_left() {
     card.rig.ask("fault slot=1 write_after_paused=30000");
     card.begin(1, 0, 0);
     card.wait_working(1);
-    // The late write of the first context goes where the second one's offset leads.
+    // The late write of the first context goes to where the second context's offset leads.
     card.field(1, 0x08, 0x1_0000);
     card.reg(1, 0x30, ARENA);
     card.order(1, 1 | next(1) | at(2000));
