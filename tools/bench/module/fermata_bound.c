@@ -3,16 +3,16 @@
  * The bounds of a switch, for "make bench", on slot 0.
  *
  * fermata_bound: one job takes turns with itself, without a relay.  A timer
- * writes PAUSE; the interrupt's handler reads the status and writes the next
- * START, and does nothing else.  What a slot stands idle here, no driver of a
- * card without a relay can save: one interrupt, one trapped read, one write.
+ * writes PAUSE; the interrupt handler reads the status and writes the next
+ * START, and does nothing else.  No driver of a card without a relay can avoid
+ * the idle time of the slot here: one interrupt, one trapped read, one write.
  *
  * fermata_card_bound: two contexts take turns by orders (docs/card.md, Relay).
- * The interrupt's handler looks for the record of the run, and posts the order
- * for the next one.  What a slot stands idle here is the card's own.
+ * The interrupt handler looks for the record of the run, and posts the order
+ * for the next one.  The idle time of the slot here is the card's own.
  *
- * Bound by driver_override only, to the emulated card (docs/card.md) with a
- * membench in slot 0.  Never of use for anything else.
+ * Bound only by driver_override, to the emulated card (docs/card.md) with a
+ * membench in slot 0.  Not useful for anything else.
  */
 
 #include <linux/dma-mapping.h>
@@ -63,7 +63,7 @@
 #define STATE_SIZE	PAGE_SIZE
 #define CONTEXTS	2
 
-/* A PAUSE that meets a restore is dropped: written again until it is answered. */
+/* A PAUSE that meets a restore is dropped, so it is written again until it is answered. */
 #define SLICE		(1 * NSEC_PER_MSEC)
 
 /* An entry of the context table. */
@@ -80,13 +80,13 @@ struct record {
 	__le64 last;
 };
 
-/* What the card reads and writes of two contexts. */
+/* The memory of two contexts that the card reads and writes. */
 struct relay {
 	struct record records[8];
-	/* A slot has a KiB. */
+	/* Each slot has a KiB. */
 	u8 rest[PAGE_SIZE - 8 * sizeof(struct record)];
 	struct entry table[CONTEXTS];
-	/* From the beginning of the slot's page on. */
+	/* Indexed from the beginning of the slot's page. */
 	__le64 regs[CONTEXTS][PAGE_SIZE / 8];
 };
 
@@ -95,7 +95,7 @@ struct bound {
 	struct hrtimer timer;
 	void *memory, *snapshot;
 	dma_addr_t memory_at, snapshot_at;
-	/* What a restore took last; the slice comes after it. */
+	/* The duration of the last restore; the slice comes after the restore. */
 	u64 restore_ns;
 	struct relay *relay;
 	dma_addr_t relay_at;
@@ -159,7 +159,7 @@ static struct bound *bound_new(struct pci_dev *pdev)
 	return bound;
 }
 
-/* Resets the slot and has its interrupts handled. */
+/* Requests the interrupt and resets the slot. */
 static int bound_begin(struct pci_dev *pdev, struct bound *bound, irq_handler_t handler)
 {
 	int ret = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX);
@@ -176,7 +176,7 @@ static int bound_begin(struct pci_dev *pdev, struct bound *bound, irq_handler_t 
 	/* Returns when the slot's last DMA is complete. */
 	readq(bound->bar + CONTROL);
 	writeq(0, bound->bar + RESET);
-	/* The driver before may have left the slots to orders. */
+	/* The previous driver may have left RELAY on in the slots. */
 	slots = readq(bound->bar + SLOT_COUNT);
 	for (slot = 0; slot < slots; slot++)
 		writeq(0, bound->bar + RELAY + 8 * slot);
@@ -295,7 +295,7 @@ static void bound_remove(struct pci_dev *pdev)
 	pci_clear_master(pdev);
 }
 
-/* Empty: by driver_override only. */
+/* Empty: bound only by driver_override. */
 static const struct pci_device_id bound_ids[] = { {} };
 
 static struct pci_driver bound_driver = {

@@ -2,25 +2,26 @@
 /*
  * Plugin for QEMU's TCG: counts the instructions that run in kernel modules,
  * block by block, and looks for the longest sections under a raw spinlock that
- * modules take with interrupts off.  It writes both out each time the guest
- * runs a label (tools/bench/src/guest/count.rs): an instruction that does
- * nothing, of eight bytes, the last four of which tell its number.
+ * modules take with interrupts off.  It writes out both each time the guest
+ * runs a label (tools/bench/src/guest/count.rs): an instruction of eight bytes
+ * that does nothing, the last four of which hold its number.
  *
  *	qemu-system-x86_64 -plugin file=count.so,out=FILE
  *
  * A line is one of:
  *
  *	block LABEL ADDRESS INSTRUCTIONS
- *		run in the block at that address since the machine began
+ *		instructions run in the block at that address since the machine
+ *		was started
  *	section LABEL ADDRESS INSTRUCTIONS ACCESSES
- *		of a section that began at that address since
- *		the last label: the one with most instructions, then the one
- *		with most accesses to registers of the device
+ *		a section that began at that address since the last label:
+ *		first the section with the most instructions, then the section
+ *		with the most accesses to registers of the device
  *
- * What modules call in the kernel is not counted.  The guest tells by labels
- * where the kernel has the functions that begin and end a section and that
- * access a register: the bits of the address, the highest first, and then
- * which function.
+ * Kernel functions that modules call are not counted.  By labels, the guest
+ * tells the addresses of the kernel functions that begin and end a section and
+ * that access a register: the bits of the address, the highest first, and then
+ * which function it is.
  */
 
 #include <pthread.h>
@@ -32,7 +33,7 @@
 
 EXPORT int qemu_plugin_version = 7;
 
-#define MODULES		0xffffffffc0000000	/* where x86-64 has them */
+#define MODULES		0xffffffffc0000000	/* where x86-64 puts them */
 #define CPUS		8
 #define NESTED		4	/* locks, each taken by an interrupt of the other */
 #define LABEL_SIZE	8
@@ -56,9 +57,9 @@ struct section {
 };
 
 /*
- * What a processor does.  Until the function that takes a lock has switched
- * interrupts off, an interrupt handler may come and take others: the section
- * begins where that function returns to.
+ * The state of a processor.  Until the function that takes a lock has disabled
+ * interrupts, an interrupt handler may run and take other locks.  So the section
+ * begins at the return address of that function.
  */
 struct cpu {
 	int taking;
@@ -87,7 +88,7 @@ static void end_section(struct cpu *cpu)
 		cpu->most_accesses = cpu->now;
 }
 
-/* A block begins; what it calls is called when it ends. */
+/* Follows the section into a block; the block makes its call at its end. */
 static void follow_section(struct cpu *cpu, const struct block *block)
 {
 	if (cpu->taking && cpu->returns_to[cpu->taking - 1] == block->address) {
@@ -170,7 +171,7 @@ static void find_label(struct qemu_plugin_insn *insn)
 						       (void *)(uintptr_t)(word & 0xffff));
 }
 
-/* What the last instruction calls, if it names that. */
+/* Returns the address that a block's last instruction calls; 0 if there is none or it is unknown. */
 static unsigned long long called(const struct qemu_plugin_insn *insn)
 {
 	uint8_t bytes[CALL_SIZE];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What is used of version 7 of QEMU's interface for plugins.  No package of
- * Debian has qemu-plugin.h.
+ * The part of version 7 of QEMU's plugin interface that is used here.  No Debian
+ * package contains qemu-plugin.h.
  */
 #ifndef PLUGIN_H
 #define PLUGIN_H

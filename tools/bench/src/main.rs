@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Benchmarks with the emulated card.
 //!
-//! `make bench` compares fermata, a daemon on vfio-pci, no preemption, and two bounds, with the same
-//! tenants on the same card. `make bench-latency` measures how soon latency-critical work has
-//! a slot, `make bench-queue` what a job costs that is posted to a queue. The subcommands of the
-//! guest make the load; those of the host evaluate the card's log.
+//! `make bench` compares fermata, a daemon on vfio-pci, no preemption, and two bounds, with the
+//! same tenants on the same card. `make bench-latency` measures how soon latency-critical work gets
+//! a slot, and `make bench-queue` measures the cost of a job that is posted to a queue. The
+//! subcommands for the guest make the load; those for the host evaluate the card's log.
 
 mod daemon;
 mod guest;
@@ -35,7 +35,7 @@ enum Part {
     Queue(queue::Options),
     /// In the guest: share the card among clients, through vfio-pci
     Daemon(daemon::Options),
-    /// In the guest: run a workload whose instructions in the module a plugin of QEMU counts
+    /// In the guest: run a workload for a plugin of QEMU that counts instructions in the module
     Count(guest::count::Options),
     /// In the guest: run calls at the limits of what a user can cause, for a plugin of QEMU that
     /// measures sections with interrupts off

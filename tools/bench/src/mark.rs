@@ -41,7 +41,7 @@ impl Mark {
         MAGIC << 48 | kind << 32 | u64::from(number)
     }
 
-    /// Returns the mark that a register value stands for, or `None` if the value is no mark.
+    /// Returns the mark that a register value stands for, or `None` if the value is not a mark.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let number = word as u32;
         match ((word >> 48), (word >> 32) & 0xffff) {

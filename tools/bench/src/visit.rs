@@ -239,7 +239,7 @@ pub(crate) struct Usage {
 pub(crate) struct Run {
     /// Median time of a register read by the CPU, in ns.
     pub(crate) read_ns: u64,
-    /// Median time that a register write adds to a read behind it, in ns.
+    /// Median time that a register write adds to the next read, in ns.
     pub(crate) write_ns: u64,
     pub(crate) cpus: u64,
     pub(crate) made: Vec<Visit>,

@@ -226,7 +226,7 @@ impl Drop for Device {
 #[cfg(test)]
 pub(super) mod fake {
     //! A device whose registers are plain memory: a test reads what the daemon wrote last, and
-    //! writes what the card would tell.
+    //! writes what the card would report.
 
     use super::{Device, Iommu, JobAddresses, Mapping, Status, CONTROL};
     use anyhow::Result;
@@ -269,7 +269,7 @@ pub(super) mod fake {
             self.written(CONTROL)
         }
 
-        /// Has the slot show a status.
+        /// Makes the slot show a status.
         pub(in super::super) fn show(&self, status: Status) {
             self.registers.write(CONTROL, status.0);
         }
@@ -288,7 +288,7 @@ const VACANT: u64 = 1 << 33;
 const RESUME: u64 = 1 << 34;
 const BACK: u64 = 1 << 35;
 const AT_SHIFT: u32 = 40;
-/// The run ends by itself only.
+/// The run only ends by itself.
 const NEVER_US: u64 = 0xff_ffff;
 
 /// Records of a slot.
@@ -299,7 +299,7 @@ const PAUSED: u64 = relay::Reason::Paused as u64;
 const FINISH: u64 = relay::Reason::Finish as u64;
 const NOT_RUN: u64 = relay::Reason::NotRun as u64;
 
-/// Number of clients that there is room for.
+/// The most clients.
 const CLIENTS: usize = 64;
 const PAGE: usize = 4096;
 /// The memory: a table, the records, and a page of registers for each client.
@@ -327,7 +327,7 @@ pub(super) struct Order {
     /// Microseconds for which that run may work; `None`: it ends by itself.
     pub(super) at_us: Option<u32>,
     pub(super) next: Option<Next>,
-    /// If that run is saved, its job goes on after the next one.
+    /// If that run is saved, its job continues after the next one.
     pub(super) back: bool,
 }
 
@@ -341,13 +341,13 @@ impl Order {
     }
 }
 
-/// What the card tells of a run (docs/card.md, Records).
+/// The card's report of a run (docs/card.md, Records).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) reason: Reason,
-    /// The client whose job the card has gone on with.
+    /// The client whose job the card has taken next.
     pub(super) next: Option<ClientId>,
-    /// The card goes on with the job of this run after that.
+    /// After that job, the card continues with the job of this run.
     pub(super) back: bool,
     /// How long the job worked.
     pub(super) worked_us: u32,
@@ -360,20 +360,21 @@ pub(super) struct Record {
 pub(super) enum Reason {
     Paused,
     Finished,
-    /// Its restore was aborted; its snapshot is as it was.
+    /// The restore was aborted; the snapshot has not changed.
     NotRun,
     /// The job failed; the number is REASON.
     Failed(u64),
 }
 
-/// The slot, and the memory by which the card is told and tells.
+/// The slot, and the memory that the card and the daemon share.
 pub(super) struct Relay {
     pub(super) device: Device,
     memory: Mapping,
 }
 
 impl Relay {
-    /// Switches the relay of the slot on. The slot was not used since the card was reset.
+    /// Switches on the relay of the slot. The slot must not have been used since the card was
+    /// reset.
     pub(super) fn new(device: Device) -> Result<Self> {
         let file = memfd_create("relay", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, BYTES as u64)?;

@@ -10,8 +10,9 @@
 //! - unchanged registers are not written again;
 //! - the next job is started before a client is told of the end of the last job;
 //! - the daemon leaves the card quiescent when a signal or an error ends it;
-//! - with `--relay` the card is told by one order per switch, when a run begins, what runs next and
-//!   how long the run may work, and tells by a record in memory: no timer, no read of a register;
+//! - with `--relay`, one order per switch, written when a run begins, tells the card what runs next
+//!   and how long the run may work; the card reports by a record in memory: no timer, no read of a
+//!   register;
 //! - under `SCHED_FIFO` its memory is locked; when polling, the daemon makes no call that sleeps,
 //!   and takes the time from the vDSO.
 
@@ -524,12 +525,12 @@ mod tests {
         server.schedule.device().command()
     }
 
-    /// Lets the present slice pass; the file of the timer then has an event.
+    /// Lets the present slice pass; the timer's file then has an event.
     fn pass_slice() {
         std::thread::sleep(Duration::from_micros(2 * u64::from(SLICE_US)));
     }
 
-    /// The slot tells that its job is saved, after some number of STARTs.
+    /// Lets the slot report that its job is saved, after `starts` STARTs.
     fn pause(server: &mut Server, starts: u64) {
         let device = server.schedule.device();
         device.show(Status(starts << 32 | status::PAUSED));

@@ -25,7 +25,8 @@ pub(super) struct Job {
     pub(super) registers: [u64; REGISTERS],
     /// The job is resumed from its snapshot.
     pub(super) saved: bool,
-    /// How much of its slice the job has used. Only a slot with a relay gives out rests of slices.
+    /// How much of its slice the job has used. Only a slot with a relay lets a job use the rest
+    /// later.
     pub(super) used_us: u32,
 }
 
@@ -36,7 +37,7 @@ impl Job {
     }
 }
 
-/// The clients whose jobs have ended, and the status that each is told.
+/// The clients whose jobs have ended, and the status for each.
 pub(super) type Ended = Vec<(ClientId, u64)>;
 
 /// Jobs that wait for the slot.
@@ -73,12 +74,12 @@ impl WaitingJobs {
         }
     }
 
-    /// Puts a job back that was first.
+    /// Puts back a job that was first.
     fn push_front(&mut self, job: Job) {
         self.queue(job.urgency).push_front(job);
     }
 
-    /// Removes the job that goes first.
+    /// Removes the next job.
     fn pop(&mut self) -> Option<Job> {
         self.urgent.pop_front().or_else(|| self.others.pop_front())
     }
@@ -272,10 +273,11 @@ impl Schedule for StatusSchedule {
     }
 }
 
-/// A slot with a relay, and the jobs. The card is told who is next when a run begins, and again when
-/// urgent work arrives. A job that urgent work interrupts goes on with the rest of its slice, as with
-/// fermata.ko; without a relay such a job waits in the queue for a slice. If no more of the slice is
-/// left than a switch takes, the job waits in the queue here, too.
+/// A slot with a relay, and the jobs. The daemon tells the card which job runs next when a run
+/// begins, and again when urgent work arrives. A job that urgent work interrupts continues with the
+/// rest of its slice, as with fermata.ko; without a relay, such a job waits in the queue for a
+/// slice. If the rest of the slice is not longer than a switch, the job waits in the queue here,
+/// too.
 pub(super) struct RelaySchedule {
     relay: Relay,
     slice_us: u32,
@@ -283,7 +285,7 @@ pub(super) struct RelaySchedule {
     run: Option<Job>,
     /// When the daemon learned that the run had begun.
     begun: Duration,
-    /// How long the last switch took that had a restore and a save.
+    /// The duration of the last switch that had both a restore and a save.
     switch_us: u32,
     /// The number of the present or last run.
     number: u32,
@@ -318,7 +320,7 @@ impl RelaySchedule {
         let displaces = self.named.is_some_and(|next| next.goes_before(&run));
         let at_us = match self.named {
             Some(_) if displaces => Some(0),
-            // Urgent work makes way for urgent work only.
+            // Urgent work is preempted only by urgent work.
             Some(next) if !run.goes_before(&next) => Some(self.slice_us - run.used_us),
             _ => None,
         };
@@ -338,13 +340,13 @@ impl RelaySchedule {
         }
     }
 
-    /// Returns whether more of the slice of the job on the slot is left than a switch takes.
+    /// Returns whether the rest of the slice of the job on the slot is longer than a switch.
     fn has_slice_left(&self, run: Job) -> bool {
         let worked = now().saturating_sub(self.begun).as_micros();
         u128::from(run.used_us + self.switch_us) + worked < u128::from(self.slice_us)
     }
 
-    /// Has the job that is named wait again.
+    /// Puts the named job back into the queue.
     fn withdraw(&mut self) {
         if let Some(named) = self.named.take() {
             self.waiting.push_front(named);
@@ -359,7 +361,8 @@ impl RelaySchedule {
         }
     }
 
-    /// Notes that the run of a job has begun, for which the card holds an order that `back` follows.
+    /// Notes that the run of a job has begun. The card holds an order by which `back` follows, if
+    /// given.
     fn begin(&mut self, job: Job, back: Option<Next>) {
         self.number = self.number.wrapping_add(1);
         self.run = Some(job);
@@ -373,10 +376,10 @@ impl RelaySchedule {
         self.revise();
     }
 
-    /// Takes in the record of the run on the slot.
+    /// Handles the record of the run on the slot.
     fn take(&mut self, record: Record, ended: &mut Ended) -> Result<()> {
         let mut job = self.run.take().context("a record of no run")?;
-        // A replaced order may have been taken all the same.
+        // A replaced order may have been taken nevertheless.
         self.withdraw();
         let next = record.next.map(|client| self.waiting.take(client));
         if record.reason == Reason::Paused {
@@ -471,7 +474,7 @@ mod tests {
     use super::*;
     use fermata_card::relay::{self, Reason};
 
-    /// A slice that no test comes near by the clock.
+    /// A slice that is much longer than any test.
     const SLICE_US: u32 = 1_000_000;
     const JOB: ClientId = 1;
     const OTHER: ClientId = 2;
@@ -502,7 +505,7 @@ mod tests {
         slot.submit(job(client, urgency), &mut timer).unwrap();
     }
 
-    /// The present run ends; its job has worked for `us`, and restore and save took 100 us each.
+    /// Ends the present run; its job has worked for `us`, and restore and save took 100 us each.
     fn end(slot: &mut RelaySchedule, reason: Reason, us: u64, next: ClientId, back: bool) {
         let (worked, stopped) = (1_000_000, 1_000_000 + us * 1000);
         slot.relay.write_record(&relay::Record {
@@ -524,8 +527,8 @@ mod tests {
         slot.interrupted(&mut timer, &mut Ended::new()).unwrap();
     }
 
-    /// Returns the run that is on the slot, and what the last order says: for how long the run may
-    /// work, who is next, and whether the job of the run goes on after that.
+    /// Returns the run that is on the slot, and the contents of the last order: for how long the
+    /// run may work, which job is next, and whether the job of the run continues after that.
     fn ordered(slot: &RelaySchedule) -> (ClientId, Option<u32>, Option<ClientId>, bool) {
         let order = slot.relay.last_order();
         assert_eq!(order.after(), slot.number as u16);
@@ -546,7 +549,7 @@ mod tests {
             let rest = SLICE_US - part * 300_000;
             assert_eq!(ordered(&slot), (JOB, Some(rest), Some(OTHER), false));
         }
-        // At the end of its slice the job makes way, and has a whole slice the next time.
+        // At the end of its slice, the job is preempted, and gets a whole slice the next time.
         end(&mut slot, Reason::Paused, 400_000, OTHER, false);
         assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
         end(&mut slot, Reason::Paused, SLICE_US.into(), JOB, false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Workloads of which a plugin of QEMU (tools/bench/plugin) counts instructions of the module: calls
-//! and switches; and calls and events at the limits of what a user can cause, meanwhile the plugin
-//! measures for how long the module holds a raw spinlock with interrupts off. Labels, which are
+//! Workloads for a plugin of QEMU (tools/bench/plugin). For calls and switches, the plugin counts
+//! the instructions in the module. For calls and events at the limits of what a user can cause, the
+//! plugin measures how long the module holds a raw spinlock with interrupts off. Labels, which are
 //! instructions that the plugin recognizes in the program, tell the plugin which phase the program
 //! is in.
 

@@ -92,7 +92,7 @@ impl Card {
         Ok(())
     }
 
-    /// Loads fermata.ko anew if its parameter `relay` has another value.
+    /// Reloads fermata.ko if its parameter `relay` has another value.
     fn load(&mut self, relay: bool) -> Result<()> {
         if self.relay != relay {
             command("rmmod", ["fermata"])?;
@@ -178,7 +178,7 @@ impl Sample {
 /// A process that computes; dropping the value kills the process.
 pub(super) struct CpuHog(Child);
 
-/// Starts a process for each CPU that computes, at normal priority.
+/// Starts a computing process of normal priority for each CPU.
 pub(super) fn start_hogs() -> Result<Vec<CpuHog>> {
     let program = std::env::current_exe()?;
     (0..cpus()?)

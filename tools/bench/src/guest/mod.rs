@@ -91,9 +91,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     all
 }
 
-/// Marks begin and end of `run`. Returns what `sample` returns before and after, and not before the
-/// host has sampled the guest's CPU time after the end: the time between two samples must not hold
-/// what the caller does next.
+/// Marks begin and end of `run`. Returns the results of `sample` from before and after `run`, but
+/// only when the host has sampled the guest's CPU time after the end: the time between two samples
+/// must not include what the caller does next.
 fn between_marks<S>(
     number: u32,
     mark: impl Fn(Mark),
@@ -121,7 +121,7 @@ struct Runner {
 
 impl Runner {
     /// Returns the median time of a register read, and the median time that a posted write adds to
-    /// the read behind it, in ns.
+    /// the next read, in ns.
     fn time_accesses(&mut self) -> Result<(u64, u64)> {
         self.card.bind(Driver::Fermata)?;
         let median = |writes: u64| {

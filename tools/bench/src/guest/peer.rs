@@ -100,7 +100,7 @@ impl Setup {
     }
 }
 
-/// Lets two jobs take turns; fails if they stop to.
+/// Lets two jobs take turns; fails if they stop doing so.
 fn test_repeated_pause(control: &mut Control, card: &Card, variant: Variant) -> Result<()> {
     let dropped = counter(control, "pauses_dropped")?;
     let enough = saves(control)? + TURNS;

@@ -35,7 +35,7 @@ pub(super) struct TenantSet<'a> {
     /// Runs jobs at random times.
     urgent: Option<Tenant>,
     /// Run jobs that never end; kept until the visit ends.
-    #[allow(dead_code)] // kept, as said
+    #[allow(dead_code)] // kept, as described above
     endless: Vec<Tenant>,
     marker: &'a Marker,
     /// Number of urgent jobs that ended.
@@ -145,9 +145,9 @@ impl<'a> TenantSet<'a> {
         Ok((jobs, wrong))
     }
 
-    /// Lets the tenants run for `length`, and on until an urgent job has arrived and ended in that
-    /// time, if there is urgent work: with busy CPUs a polling daemon may starve urgent work for
-    /// longer than a short visit lasts.
+    /// Lets the tenants run for `length`. If there is urgent work, continues until an urgent job
+    /// has arrived and ended in that time: with busy CPUs, a polling daemon may starve urgent work
+    /// for longer than a short visit lasts.
     pub(super) fn run_for(&self, length: Duration) {
         // The first urgent job to end may have arrived before.
         let enough = self.answered.load(Ordering::Relaxed) + 2;

@@ -17,7 +17,7 @@ use std::path::Path;
 /// `CSR_STATE_SIZE_PG` of slot 0.
 const STATE_SIZE: u64 = 0x1020;
 
-/// What the log has between the marks of a visit. Times are in nanoseconds.
+/// The contents of the log between the marks of a visit. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VisitLog {
     pub(crate) begin: u64,
@@ -83,8 +83,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Returns what a log has of each visit, by number, and the violations. `slices` are the
-    /// lengths of slices, in nanoseconds, by number of the visit.
+    /// Returns the contents of a log for each visit, by number, and the violations. `slices` are
+    /// the lengths of slices, in nanoseconds, by number of the visit.
     pub(crate) fn read(
         log: &Path,
         slices: BTreeMap<u32, u64>,
@@ -287,7 +287,7 @@ pub(crate) struct Row {
     pub(crate) overrun: Spread,
     /// Part of the time in which the slot works.
     pub(crate) useful: f64,
-    /// Part of the time by which the gaps are longer than as many mean gaps of the card bound.
+    /// Part of the time by which the gaps exceed the same number of mean gaps of the card bound.
     pub(crate) lost_to_gaps: f64,
     /// CPU time of the guest on the host per switch, including interrupts and tenants, but not
     /// waits for the card. Only for an idle machine: on a busy machine the CPUs always run.
@@ -363,7 +363,7 @@ pub(crate) fn rows(
     (rows, failures)
 }
 
-/// Returns what the card's log says of a visit, or what is missing.
+/// Returns the contents of the card's log for a visit, or what is missing.
 fn complete<'a>(visit: &Visit, seen: Option<&'a VisitLog>) -> Result<&'a VisitLog, &'static str> {
     let seen = seen.ok_or("no mark in the log")?;
     let compares = visit.cell.tenants == Tenants::Mixed;
@@ -472,7 +472,7 @@ impl HostSamples {
         Some(before.guest as f64 + part * after.guest.checked_sub(before.guest)? as f64)
     }
 
-    /// Returns the CPU time of the guest in some intervals, in ns, or `None` if samples do not
+    /// Returns the CPU time of the guest in some intervals, in ns, or `None` if the samples do not
     /// cover them.
     pub(crate) fn guest_in(&self, times: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
         let spent =

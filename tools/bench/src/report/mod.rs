@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the benchmarks print and write: distributions, tables and reports. And the part on the host:
-//! makes a report, tables and plots of the guest's file and of the card's log.
+//! What the benchmarks print and write: distributions, tables and reports. And the part on the
+//! host, which makes a report, tables and plots from the guest's file and from the card's log.
 
 pub(crate) mod figures;
 mod targets;
@@ -42,7 +42,7 @@ pub(crate) struct TableOptions {
     into: Option<PathBuf>,
 }
 
-/// The lines of docs/benchmarks.md between which the tables of a run stand.
+/// The lines of docs/benchmarks.md that enclose the tables of a run.
 const BEGIN: &str = "<!-- bench -->\n";
 const END: &str = "<!-- bench end -->\n";
 /// Links to the plots, which `make bench-docs` copies to docs/.
@@ -157,7 +157,7 @@ fn between(text: &str, new: &str) -> Option<String> {
     Some(format!("{before}{BEGIN}{new}{END}{after}"))
 }
 
-/// A violation as the log has it: its visit, `None` before the first visit, and its text.
+/// A violation as it is in the log: its visit, `None` before the first visit, and its text.
 pub(crate) type LoggedViolation = (Option<u32>, String);
 
 /// A violation that the card's checker found.

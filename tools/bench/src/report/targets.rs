@@ -331,7 +331,7 @@ mod tests {
     use super::super::figures::{HostLoad, Spread};
     use super::*;
 
-    /// Returns a row whose figures are 0 but for what `set` sets.
+    /// Returns a row whose figures are 0, except those that `set` sets.
     fn row(variant: Variant, load: Load, slice_us: u32, set: impl FnOnce(&mut Row)) -> Row {
         let tenants = match variant {
             Variant::Bound | Variant::CardBound => Tenants::Alone,
@@ -371,7 +371,7 @@ mod tests {
     fn the_useful_share_is_judged_as_it_is() {
         let useful = |variant, useful| {
             row(variant, Load::Idle, SLICE_US, |row| {
-                // Saves and restores take the time, not gaps.
+                // The time is lost to saves and restores, not to gaps.
                 (row.useful, row.lost_to_gaps) = (useful, 0.0);
             })
         };
