@@ -107,7 +107,7 @@ impl Tenant {
     }
 
     /// Runs the job on one slot, held and resumed twice. Afterwards the driver has measured a save
-    /// on the slot, and the second save has left out unchanged frames.
+    /// on the slot, and the second save has omitted unchanged frames.
     fn held_on(&self, slot: u32) -> Result<Outcome> {
         let all = self.context.param(Param::SlotMask)?;
         self.context.set_param(Param::SlotMask, 1 << slot)?;

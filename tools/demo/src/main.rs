@@ -376,7 +376,7 @@ impl Demo<'_> {
         Ok(phase)
     }
 
-    /// Returns the running tenant of each slot, and what each tenant has had since `before`.
+    /// Returns the running tenant of each slot, and each tenant's use of the slot since `before`.
     fn slot_states(&mut self, before: &[HashMap<u64, Run>]) -> Result<SlotStates> {
         let mut runs = Vec::new();
         for (slot, before) in (0..).zip(before) {

@@ -231,7 +231,7 @@ impl Report {
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// For each slot: token of the running tenant, and what each tenant has had.
+/// For each slot: the token of the running tenant, and each tenant's use of the slot.
 pub(crate) type SlotStates = Vec<(Option<u64>, HashMap<u64, Run>)>;
 
 /// The live view.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A tenant, in a process of its own: takes requests on its input, replies on its output, one JSON
-//! value a line. Its job is computed by the engine, and once more by the processor.
+//! A tenant, in a process of its own: takes requests on its input and replies on its output, one
+//! JSON value per line. Its job is computed by the engine, and again by the processor.
 
 use anyhow::{bail, Context as _, Result};
 use fermata::work::{Access, Outcome, Work, DATA, LINE, NODE, REG_TAG};
@@ -65,7 +65,7 @@ fn reply(word: &Reply) -> Result<()> {
 const PAGE: usize = 4096;
 
 /// Returns the guest-physical ranges of the arena, read from the page table of the process instead
-/// of asked from the driver.
+/// of requested from the driver.
 fn pages_of(arena: &Arena) -> Result<Vec<(u64, u64)>> {
     for offset in (0..arena.length()).step_by(PAGE) {
         arena.load(offset);

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Run random programs of calls, led by the coverage of the module.
+/// Run random programs of calls, guided by the coverage of the module.
 #[derive(Parser)]
 struct Options {
     /// The card's node.

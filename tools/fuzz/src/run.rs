@@ -140,7 +140,7 @@ impl Shared {
         self.put_file(file, -1);
     }
 
-    /// Gives a file a descriptor, and closes the one before. Another thread may do the same.
+    /// Sets the descriptor of a file, and closes the previous one. Another thread may do the same.
     fn put_file(&self, file: usize, fd: i32) {
         let before = self.files[file].swap(fd, Ordering::AcqRel);
         if before >= 0 {
@@ -153,7 +153,7 @@ impl Shared {
         self.put_mapping(file, 0);
     }
 
-    /// Gives a file a mapping of its arena, and unmaps the one before. The low bits of the address
+    /// Sets the mapping of a file's arena, and unmaps the previous one. The low bits of the address
     /// hold the number of pages, which is less than 4096.
     fn put_mapping(&self, file: usize, mapped: usize) {
         let before = self.mapped[file].swap(mapped, Ordering::AcqRel);
@@ -402,7 +402,7 @@ impl Worker {
                     } else {
                         0x30 + n % 16 * 8
                     };
-                    // The card's checker takes a TAG that changes on a slot for the write of
+                    // The card's checker mistakes a TAG that changes on a slot for a write of
                     // another tenant's register.
                     let value = if seed == 0 || offset == u64::from(REG_TAG) {
                         0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Renders the panels of a dashboard of Grafana as SVG, with what Prometheus returned for their
-//! queries: `dashboard DASHBOARD DATA PICTURE`. packaging/tests/metrics.py writes the data.
+//! Renders the panels of a Grafana dashboard as SVG, with the data that Prometheus returned for
+//! their queries: `dashboard DASHBOARD DATA PICTURE`. packaging/tests/metrics.py writes the data.
 
 use fermata_picture::chart::{self, Line, Panel, Scale, Side};
 use fermata_picture::svg::palette;
@@ -22,7 +22,7 @@ fn number(value: &Value) -> Option<f64> {
     number.filter(|number| number.is_finite())
 }
 
-/// Returns the name of a series: the legend with labels in place of `{{label}}`.
+/// Returns the name of a series: the legend with labels substituted for `{{label}}`.
 fn name(legend: &str, labels: &Value) -> String {
     let mut parts = legend.split("{{");
     let mut name = parts.next().unwrap_or_default().to_owned();

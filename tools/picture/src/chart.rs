@@ -13,17 +13,17 @@ const BELOW: f64 = 44.0;
 /// A data series.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its name in the legend; lines of one name have the same colour and marker.
+    /// The name in the legend; lines with the same name have the same colour and marker.
     pub name: String,
     /// The colour.
     pub color: Color,
     /// The number of the marker ([`marker`]).
     pub marker: usize,
-    /// It stands out.
+    /// The line is emphasized.
     pub bold: bool,
     /// Across and up, ascending across.
     pub points: Vec<Point>,
-    /// The value of the only point holds everywhere: the line goes from end to end.
+    /// The value of the only point holds everywhere: the line extends from end to end.
     pub is_level: bool,
 }
 
@@ -169,7 +169,7 @@ fn draw_line(svg: &mut Svg, line: &Line, horizontal: &Axis, vertical: &Axis) {
     }
 }
 
-/// Labels that a logarithmic axis has at least, where the range allows.
+/// The least number of labels on a logarithmic axis, where the range allows.
 const LABELS_MIN: usize = 4;
 
 /// How values are spread over an axis.

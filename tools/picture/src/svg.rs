@@ -82,7 +82,7 @@ impl Svg {
         ));
     }
 
-    /// Adds a filled path; `title` is what a browser shows of the path under the pointer.
+    /// Adds a filled path; `title` is what a browser shows when the pointer is on the path.
     pub fn path(&mut self, d: &str, fill: Color, title: &str) {
         let title = escape(title);
         self.element(&format!(
@@ -167,7 +167,7 @@ impl Svg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Color(pub u8, pub u8, pub u8);
 
-/// The first six are Okabe's and Ito's. Each of the others was added for the largest distance
+/// The first six are Okabe's and Ito's. Each of the others was chosen to have the largest distance
 /// (`OKLab`) from those before it, as people with normal vision, protanopia, deuteranopia and
 /// tritanopia see them, and from all tints; the tints are the farthest from [`Color::NEUTRAL`].
 const PALETTE: [Color; 14] = [
@@ -222,7 +222,7 @@ impl fmt::Display for Color {
 }
 
 /// Returns `count` colours, which differ from one another and from each other's tints. More than 14
-/// are no longer easy to tell apart.
+/// are no longer easy to distinguish.
 pub fn palette(count: usize) -> Vec<Color> {
     let mut colors: Vec<Color> = PALETTE.into_iter().take(count).collect();
     let mut candidates = (0..).map(generated);
@@ -238,7 +238,8 @@ pub fn palette(count: usize) -> Vec<Color> {
     colors
 }
 
-/// The colour number `n` of an endless sequence: hues a golden angle apart, in several lightnesses.
+/// Returns the colour number `n` of an endless sequence: hues a golden angle apart, in several
+/// lightnesses.
 fn generated(n: u32) -> Color {
     let hue = f64::from(n) * 137.508 % 360.0;
     let light = 0.3 + 0.06 * f64::from(n % 7);

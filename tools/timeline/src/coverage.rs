@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Draws spans of a slot so that areas stand for times: a span that is wide enough has a bar of its
-//! own; the space between such bars is divided into columns, and the height of a column is divided
-//! as its time is.
+//! own. The space between such bars is divided into columns, and the height of a column is divided
+//! in proportion to time.
 
 use fermata_picture::svg::number;
 use std::fmt::Write as _;

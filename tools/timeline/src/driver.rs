@@ -27,7 +27,7 @@ pub enum Line<'a> {
 pub struct Event<'a> {
     /// Time in nanoseconds of the trace's clock.
     pub at: u64,
-    /// Command and thread that ran when the event came, if the line begins with `COMMAND-PID`.
+    /// Command and thread that ran when the event occurred, if the line begins with `COMMAND-PID`.
     pub task: Option<(&'a str, u32)>,
     /// Name without `fermata_`.
     pub name: &'a str,

@@ -261,8 +261,8 @@ pub fn compare(card: &Timeline, driver: &Timeline) -> Result<Fit> {
 }
 
 /// Compares a turn. If the driver ends a turn by a reset, it does not know how the turn would have
-/// ended, and the card learns of the reset later. What a turn took is compared unless the slots are
-/// switched `by_order`: then the driver sees both ends of a turn late, and not by the same time.
+/// ended, and the card learns of the reset later. The durations are compared unless the slots are
+/// switched `by_order`: then the driver sees both ends of a turn late, by different amounts.
 fn compare_turn(card: &Turn, driver: &Turn, by_order: bool) -> Result<()> {
     let same_end = driver.end == End::Reset || card.end == driver.end;
     if card.resumed != driver.resumed || !same_end {
@@ -279,7 +279,7 @@ fn compare_turn(card: &Turn, driver: &Turn, by_order: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all turns of a job of the card are of the same context.
+/// Checks that all turns of one job of the card belong to the same context.
 fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
     let mut contexts = BTreeMap::new();
     for (card, driver) in pairs {
@@ -295,7 +295,7 @@ fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
     Ok(())
 }
 
-/// Fits a line to the middles of what the turns allow.
+/// Fits a line to the middles of the ranges that the turns allow.
 fn fit(pairs: &[(Turn, Turn)]) -> Result<Fit> {
     let points: Vec<(f64, f64)> = pairs
         .iter()
