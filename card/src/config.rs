@@ -227,8 +227,7 @@ impl CardConfig {
         })
     }
 
-    /// Applies one argument `slot=N
-    /// all,key=value[,key=value]...` of the command line.
+    /// Applies one argument `slot=N|all,key=value[,key=value]...` of the command line.
     pub fn apply(&mut self, text: &str) -> Result<(), String> {
         let mut parts = text.split(',');
         let slot = parts

@@ -317,7 +317,7 @@ pub enum What {
     Import { token: u64, hash: Option<u64> },
     /// Whether states from other cards may arrive at any time, unannounced.
     Imports { on: bool },
-    /// A marker set by a test.
+    /// A mark set by a test.
     Mark { text: String },
     /// Violation counts start at 0 again.
     ClearViolations,

@@ -367,8 +367,8 @@ fn percentiles(prefix: &str, samples: &[u64]) -> String {
 }
 
 /// Returns the nearest-rank percentile of `sorted`, which must be in ascending order: the smallest
-/// sample that is not exceeded by at least `percent` % of all samples. 0 gives the smallest sample,
-/// 100 and above give the largest. `None` if there are no samples.
+/// sample such that at least `percent` % of all samples do not exceed it. 0 gives the smallest
+/// sample, 100 and above give the largest. `None` if there are no samples.
 pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     let rank = (sorted.len() * percent).div_ceil(100);
     let last = sorted.len().checked_sub(1)?;

@@ -400,7 +400,7 @@ fn registers_that_are_not_allowed_end_it_without_dma() {
             assert!(!engine.leave(&mut Nowhere).unwrap());
             assert_eq!(engine.readback().get(0x40), u64::from(EINVAL));
         }
-        // After a snapshot that says that END was taken, the engine writes no status of END.
+        // The end of a job with invalid registers writes no status.
         EngineKind::Queue.start(&regs).finish(&mut Nowhere).unwrap();
     }
     assert!(
@@ -588,7 +588,7 @@ fn addresses_at_the_end_of_the_space_are_refused() {
 struct Shifting {
     seed: u64,
     accesses: u64,
-    /// Each first byte has its lowest bit set more often than not.
+    /// If set, every job is marked valid.
     valid: bool,
     small: bool,
 }

@@ -46,7 +46,7 @@ fn ten_thousand_preemptions_at_random_cycles_change_nothing() {
         for program in all() {
             let (_, plain, _) = run(&program.elf, program.arg, []);
             let cycles = ends_well(program.name, &plain);
-            // The number of preemptions in each run; short gaps are as frequent as long ones.
+            // Random gaps between preemptions, up to 1/50, 1/100, 1/200 or 1/400 of the run.
             let random = std::iter::repeat_with(|| {
                 seed = splitmix64(seed);
                 1 + (seed >> 8) % (cycles / (50 << (seed & 3)))

@@ -3,8 +3,8 @@
  * Plugin for QEMU's TCG: counts the instructions that run in kernel modules,
  * block by block, and looks for the longest sections under a raw spinlock that
  * modules take with interrupts off.  It writes out both each time the guest
- * runs a label (tools/bench/src/guest/count.rs): an instruction of eight bytes
- * that does nothing, the last four of which hold its number.
+ * runs a label (tools/bench/src/guest/count.rs): an instruction that does
+ * nothing, whose last four of eight bytes hold the number of the label.
  *
  *	qemu-system-x86_64 -plugin file=count.so,out=FILE
  *

@@ -299,7 +299,7 @@ const PAUSED: u64 = relay::Reason::Paused as u64;
 const FINISH: u64 = relay::Reason::Finish as u64;
 const NOT_RUN: u64 = relay::Reason::NotRun as u64;
 
-/// The most clients.
+/// The maximum number of clients.
 const CLIENTS: usize = 64;
 const PAGE: usize = 4096;
 /// The memory: a table, the records, and a page of registers for each client.

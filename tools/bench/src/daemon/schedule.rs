@@ -361,8 +361,8 @@ impl RelaySchedule {
         }
     }
 
-    /// Notes that the run of a job has begun. The card holds an order by which `back` follows, if
-    /// given.
+    /// Notes that the run of a job has begun. If `back` is given, the card holds an order by which
+    /// `back` follows.
     fn begin(&mut self, job: Job, back: Option<Next>) {
         self.number = self.number.wrapping_add(1);
         self.run = Some(job);
