@@ -31,7 +31,7 @@ Tag: {tag}
 
 
 def record(files):
-    """Return the list of files with their digests; its own line has none."""
+    """Return the lines of RECORD, files and digests, except for the line of RECORD itself, which has no digest."""
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         yield f"{name},sha256={digest},{len(data)}\n"

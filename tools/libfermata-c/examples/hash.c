@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * One job, from its beginning to its end: the SHA-256 of a word.
+ * One job from beginning to end: the SHA-256 of a word.
  *
  *	cc hash.c -o hash $(pkg-config --cflags --libs libfermata)
  *	./hash abc

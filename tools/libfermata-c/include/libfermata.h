@@ -2,12 +2,15 @@
 /*
  * libfermata: the calls of fermata for programs. The file is generated from the library's source.
  *
- * Functions that return int return 0, or the negative number of an error (-ENODEV: the card is gone; fermata.h tells what an error means
- * at which call), unless they say otherwise. fermata_message() then tells in words what failed and what helps. EACCES is told as -EPERM.
+ * Functions that return int return 0 or a negative error number, unless they say otherwise (-ENODEV:
+ * the card is gone; fermata.h has the meaning of each error for each call). After an error,
+ * fermata_message() says what failed and what helps. EACCES is reported as -EPERM.
  *
- * All functions may be called by several threads at once, also for one object, except that a context is closed, an arena unmapped and a
- * queue freed when no other call uses the object. Structures are those of fermata.h; `size` is their sizeof, so that programs and libraries
- * of different versions work together. Pointers must be valid; NULL is -EINVAL, unless a function says otherwise.
+ * All functions may be called by several threads at once, also for the same object. The exceptions
+ * are closing a context, unmapping an arena and freeing a queue: no other call may use the object
+ * then. Structures are those of fermata.h; `size` is their sizeof, so that programs and libraries of
+ * different versions work together. Pointers must be valid; NULL gives -EINVAL, unless a function
+ * says otherwise.
  */
 
 #ifndef LIBFERMATA_H
@@ -28,8 +31,8 @@ typedef struct fermata_arena fermata_arena;
 typedef struct fermata_context fermata_context;
 
 /**
- * A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h). An access to the queue of a card
- * that is gone raises SIGBUS, as to the arena.
+ * A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in
+ * fermata.h). As with the arena, an access to the queue after the card is gone raises SIGBUS.
  */
 typedef struct fermata_queue fermata_queue;
 
@@ -38,8 +41,9 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Returns why the last function failed that failed in this thread: object, cause and remedy. The text is valid until another
- * function fails in this thread, or the thread ends. Without a failure the text is empty.
+ * Returns why the last failed function call of this thread failed: object, cause and remedy. The
+ * text is valid until another function fails in this thread, or the thread ends. It is empty if no
+ * function has failed.
  */
 const char *fermata_message(void);
 
@@ -49,62 +53,67 @@ const char *fermata_message(void);
 const char *fermata_version(void);
 
 /**
- * Tells how many cards the machine has, in *found, and the numbers of the first `count` of them in ascending order: card N is
- * /dev/fermataN. numbers may be NULL if count is 0.
+ * Stores the number of cards of the machine in *found, and the numbers of the first `count` of
+ * them, in ascending order, in numbers: card N is /dev/fermataN. numbers may be NULL if count is
+ * 0.
  */
 int fermata_cards(uint32_t *numbers, size_t count, size_t *found);
 
 /**
- * Opens a card, as "/dev/fermata0": a new context, in *context. fermata_close() closes it.
+ * Opens a card, such as "/dev/fermata0", and stores a new context in *context. fermata_close()
+ * closes it.
  */
 int fermata_open(const char *device, fermata_context **context);
 
 /**
- * Opens the first card that has the engine and takes the context, and chooses the engine there, as fermata_setup(). -ENOENT: no card has
- * the engine.
+ * Opens the first card that has the engine and accepts the context, and chooses the engine there,
+ * like fermata_setup(). -ENOENT: no card has the engine.
  */
 int fermata_open_engine(const char *engine, fermata_context **context);
 
 /**
- * Makes a context of the descriptor of an open card, which fermata_close() then closes: one that was inherited, or came over a socket.
- * -ENOTTY: the descriptor is of no card; the descriptor stays the caller's after any error.
+ * Makes a context of the descriptor of an open card, for example one that was inherited or came
+ * over a socket. fermata_close() then closes the descriptor. -ENOTTY: the descriptor is not a
+ * card's. After any error the descriptor stays the caller's.
  */
 int fermata_from_fd(int fd, fermata_context **context);
 
 /**
- * Closes a context; a job that has not ended is lost. Memory of its arena that is still mapped stays mapped, and keeps the job
- * running. NULL is ignored.
+ * Closes a context. A job that has not ended is lost, unless memory of the arena is still mapped:
+ * this memory stays mapped, and keeps the job running. NULL is ignored.
  */
 void fermata_close(fermata_context *context);
 
 /**
- * Returns the descriptor of the context, for poll(): POLLIN: the job is done, POLLPRI: it is held, POLLERR and POLLHUP: the card is gone
- * (struct fermata_wait of fermata.h has the others). The descriptor stays the context's. -1: context is NULL.
+ * Returns the descriptor of the context, for poll(). POLLIN: the job is done; POLLPRI: it is held;
+ * POLLERR and POLLHUP: the card is gone (struct fermata_wait in fermata.h has the other events).
+ * The descriptor stays the context's. -1: context is NULL.
  */
 int fermata_fd(const fermata_context *context);
 
 /**
- * Tells what the card is.
+ * Gets the properties of the card.
  */
 int fermata_get_card_info(const fermata_context *context, struct fermata_card_info *info, size_t size);
 
 /**
- * Tells what a slot is, counted from 0.
+ * Gets the properties and counters of a slot. Slots are counted from 0.
  */
 int fermata_get_slot_info(const fermata_context *context, uint32_t slot, struct fermata_slot_info *info, size_t size);
 
 /**
- * Tells state and counters of the context.
+ * Gets the state and the counters of the context.
  */
 int fermata_get_status(const fermata_context *context, struct fermata_status *status, size_t size);
 
 /**
- * Chooses the engine, by its UUID or, of the emulated card's engines, by its name; and slots by a mask (0: all that have the engine).
+ * Chooses the engine, by its UUID or, for engines of the emulated card, by its name, and the slots
+ * by a mask (0: all slots that have the engine).
  */
 int fermata_setup(const fermata_context *context, const char *engine, uint32_t slot_mask);
 
 /**
- * Tells the value of a parameter (FERMATA_PARAM_*).
+ * Gets the value of a parameter (FERMATA_PARAM_*).
  */
 int fermata_get_param(const fermata_context *context, uint32_t param, uint64_t *value);
 
@@ -114,42 +123,48 @@ int fermata_get_param(const fermata_context *context, uint32_t param, uint64_t *
 int fermata_set_param(const fermata_context *context, uint32_t param, uint64_t value);
 
 /**
- * Reserves time on a slot: so many nanoseconds by a deadline after the beginning of each period (struct fermata_reserve of fermata.h). All
- * three 0: drops the reservation. -EBUSY: there is not so much time to promise. -EPERM: this takes CAP_SYS_NICE.
+ * Reserves time on a slot: a budget in nanoseconds, by a deadline after the beginning of each
+ * period (struct fermata_reserve in fermata.h). All three 0: drops the reservation. -EBUSY: there
+ * is not enough unreserved time. -EPERM: this takes CAP_SYS_NICE.
  */
 int fermata_reserve(const fermata_context *context, uint64_t budget_ns, uint64_t deadline_ns, uint64_t period_ns);
 
 /**
- * Announces that a job will be started in so many nanoseconds, at most 10 s (struct fermata_hint of fermata.h). UINT64_MAX takes that
- * back.
+ * Announces that a job will be started in this many nanoseconds, at most 10 s (struct fermata_hint
+ * in fermata.h). UINT64_MAX withdraws the announcement.
  */
 int fermata_hint(const fermata_context *context, uint64_t ahead_ns);
 
 /**
- * Joins the gang of the context of this number (struct fermata_gang of fermata.h); 0: leaves the gang.
+ * Joins the gang of the context with this number (struct fermata_gang in fermata.h); 0: leaves the
+ * gang.
  */
 int fermata_join_gang(const fermata_context *context, uint32_t number);
 
 /**
- * Makes the arena of the context, zeroed, and maps it: length is a multiple of the page size. Its device address is that of the mapping,
- * so that pointers are valid on both sides. After fork() the child does not have the mapping. An access after the card went raises SIGBUS.
+ * Creates the arena of the context, zeroed, and maps it. length is a multiple of the page size.
+ * The device address is the address of the mapping, so that pointers are valid on both sides.
+ * After fork() the child does not have the mapping. An access after the card is gone raises
+ * SIGBUS.
  */
 int fermata_create_arena(const fermata_context *context, size_t length, fermata_arena **arena);
 
 /**
- * Makes a part of the arena of another context of the card, lender, the arena of this context, too, and maps it.
+ * Makes a part of the arena of lender, another context of the card, also the arena of this
+ * context, and maps it.
  */
 int fermata_share_arena(const fermata_context *context, const fermata_context *lender, size_t offset, size_t length, fermata_arena **arena);
 
 /**
- * Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena. -EDESTADDRREQ: nobody has mapped
- * the arena before, or its device address is 0.
+ * Maps the arena that the context already has, for example after fermata_from_fd(). -ENOENT: the
+ * context has no arena. -EDESTADDRREQ: the arena was never mapped, or its device address is 0.
  */
 int fermata_map_arena(const fermata_context *context, fermata_arena **arena);
 
 /**
- * Makes memory of the program's own the arena, with this device address: memory, length and base are multiples of the page size. The pages
- * stay pinned, and the engine's, until the context is closed, whatever becomes of their mapping.
+ * Makes memory of the program's own the arena, with this device address. memory, length and base
+ * are multiples of the page size. The pages stay pinned, and accessible to the engine, until the
+ * context is closed, even if they are unmapped before.
  */
 int fermata_use_memory(const fermata_context *context, void *memory, size_t length, uint64_t base);
 
@@ -169,13 +184,14 @@ uint64_t fermata_arena_base(const fermata_arena *arena);
 size_t fermata_arena_length(const fermata_arena *arena);
 
 /**
- * Ends the mapping of an arena, or leaves that to fermata_free_queue() if there are queues in the arena. The arena itself stays the
- * context's. NULL is ignored.
+ * Ends the mapping of an arena, or leaves this to fermata_free_queue() if there are queues in the
+ * arena. The arena itself stays the context's. NULL is ignored.
  */
 void fermata_unmap_arena(fermata_arena *arena);
 
 /**
- * Makes the buffer for the state of preempted jobs, once, before the first job. *length, if length is not NULL, is its size in bytes.
+ * Creates the buffer for the state of preempted jobs, once, before the first job. Its size in
+ * bytes is stored in *length, if length is not NULL.
  */
 int fermata_create_snapshot(const fermata_context *context, size_t *length);
 
@@ -185,123 +201,136 @@ int fermata_create_snapshot(const fermata_context *context, size_t *length);
 int fermata_read_snapshot(const fermata_context *context, uint64_t offset, void *buffer, size_t length);
 
 /**
- * Brings a part of a state in, from which a job of FERMATA_START_SAVED goes on.
+ * Writes a part of the state from which a job started with FERMATA_START_SAVED resumes.
  */
 int fermata_write_snapshot(const fermata_context *context, uint64_t offset, const void *state, size_t length);
 
 /**
- * Writes registers, all or none: they are written again before each start of a job.
+ * Writes registers, all or none. They are written again before each start of a job.
  */
 int fermata_write_registers(const fermata_context *context, const struct fermata_reg *registers, size_t count);
 
 /**
- * Reads registers: fills value of each by its offset. -EAGAIN: the context is on no slot, and not all of them are declared results.
+ * Reads registers: fills in the value of each from its offset. -EAGAIN: the context is not on a
+ * slot, and not all of the registers are declared results.
  */
 int fermata_read_registers(const fermata_context *context, struct fermata_reg *registers, size_t count);
 
 /**
- * Declares the registers that are read when a job ends or is preempted, by their offsets, 16 at most.
+ * Declares the registers, by offset, that are read when a job ends or is preempted. 16 at most.
  */
 int fermata_declare_results(const fermata_context *context, const uint32_t *offsets, size_t count);
 
 /**
- * Starts a job, with FERMATA_START_* or 0; what was written to the arena before is visible to the engine. *job, if job is not NULL, is
- * the job's number. -EBUSY: the last job has not ended.
+ * Starts a job, with FERMATA_START_* or 0. The engine sees what was written to the arena before.
+ * The job's number is stored in *job, if job is not NULL. -EBUSY: the last job has not ended.
  */
 int fermata_start(const fermata_context *context, uint32_t flags, uint64_t *job);
 
 /**
- * Takes the job off its slot: with FERMATA_PREEMPT_HOLD until fermata_resume(), with 0 behind the next job that waits. Returns at once;
- * FERMATA_EVENT_HELD tells that the job is held. -ENOENT: there is no job, or it has ended.
+ * Takes the job off its slot: with FERMATA_PREEMPT_HOLD until fermata_resume(), with 0 behind the
+ * next job that waits. Returns at once; FERMATA_EVENT_HELD reports that the job is held. -ENOENT:
+ * there is no job, or it has ended.
  */
 int fermata_preempt(const fermata_context *context, uint32_t flags);
 
 /**
- * Lets a held job go on. -ENOENT: there is no job, or it has ended.
+ * Resumes a held job. -ENOENT: there is no job, or it has ended.
  */
 int fermata_resume(const fermata_context *context);
 
 /**
- * Tells that there is work in the queue of the job (docs/queues.md). -ENOENT: there is no job, or it has ended.
+ * Rings the doorbell: there is work in the queue of the job (docs/queues.md). -ENOENT: there is no
+ * job, or it has ended.
  */
 int fermata_ring(const fermata_context *context);
 
 /**
- * Waits until one of events (FERMATA_EVENT_*) holds, or until the deadline: fermata_deadline_in(), 0: does not wait, UINT64_MAX: for ever.
- * *happened, if happened is not NULL, is which of them hold. -ETIMEDOUT: the deadline came first. -ENOENT: no job was started. -EINTR: a
- * signal handler ran that was installed without SA_RESTART.
+ * Waits until one of events (FERMATA_EVENT_*) holds, or until the deadline: a value of
+ * fermata_deadline_in(), 0: does not wait, UINT64_MAX: forever. The events that hold are stored in
+ * *happened, if happened is not NULL. -ETIMEDOUT: the deadline came first. -ENOENT: no job was
+ * started. -EINTR: a signal handler ran that was installed without SA_RESTART.
  */
 int fermata_wait(const fermata_context *context, uint32_t events, uint64_t deadline, uint32_t *happened);
 
 /**
- * Returns the deadline in so many nanoseconds, on CLOCK_MONOTONIC; the last one, which never comes, if that is beyond it.
+ * Returns the deadline that is this many nanoseconds from now, on CLOCK_MONOTONIC. A deadline
+ * beyond the range is UINT64_MAX, which never comes.
  */
 uint64_t fermata_deadline_in(uint64_t ns);
 
 /**
- * Has 1 added to an eventfd each time one of events (FERMATA_EVENT_*) begins to hold, and when the card goes; instead of the eventfd
- * before. fd -1 and events 0: to none any more. The descriptor stays the caller's.
+ * Registers an eventfd to which 1 is added each time one of events (FERMATA_EVENT_*) begins to
+ * hold, and when the card goes away. It replaces the previous eventfd. fd -1 with events 0 only
+ * removes the previous eventfd. The descriptor stays the caller's.
  */
 int fermata_set_eventfd(const fermata_context *context, int fd, uint32_t events);
 
 /**
- * Tells whether the last job has finished: 0: it has. -ENOENT: no job was started. -EBUSY: the job has not ended. Else why it failed:
- * -EFAULT: its engine touched memory outside of the arena; -ETIME: it did not pause in time; -EIO: its state was lost; -EPROTO: the card
- * broke its protocol; -ENODEV: the card is gone.
+ * Returns 0 if the last job has finished. -ENOENT: no job was started. -EBUSY: the job has not
+ * ended. Any other error is why the job failed: -EFAULT: its engine touched memory outside of the
+ * arena; -ETIME: it did not pause in time; -EIO: its state was lost; -EPROTO: the card broke its
+ * protocol; -ENODEV: the card is gone.
  */
 int fermata_job_result(const fermata_context *context);
 
 /**
- * Returns how many bytes a queue with so many entries takes. One entry always stays free.
+ * Returns how many bytes a queue with this many entries takes. One entry always stays free.
  */
 size_t fermata_queue_length(uint32_t entries);
 
 /**
- * Makes a queue in an arena that is mapped, before the job of the queue engine is started. The bytes from offset, a multiple of 64, are
- * zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to
- * FERMATA_QUEUE_MAX_ENTRIES. The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed, or the queue
- * does not fit into the arena.
+ * Creates a queue in a mapped arena, before the job of the queue engine is started. The bytes from
+ * offset, a multiple of 64, are zeroed, and belong to the queue and the engine until the job has
+ * ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to FERMATA_QUEUE_MAX_ENTRIES.
+ * The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed,
+ * or the queue does not fit into the arena.
  */
 int fermata_create_queue(const fermata_arena *arena, size_t offset, uint32_t entries, fermata_queue **queue);
 
 /**
- * Fills in the four registers that tell the engine where the queue is, for fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs
- * FERMATA_QUEUE_REG_COALESCE_COUNT: with 0 the engine tells of jobs only when it leaves its slot.
+ * Fills in the four registers that tell the engine where the queue is, for
+ * fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs FERMATA_QUEUE_REG_COALESCE_COUNT:
+ * with 0 the engine reports jobs only when it leaves its slot.
  */
 int fermata_queue_registers(const fermata_queue *queue, struct fermata_reg *registers);
 
 /**
- * Posts a job: op, tag, src, dst, length and arg of struct fermata_queue_job. *number, if number is not NULL, is the job's number in the
- * queue, from 0 on. -EAGAIN: the queue is full. After the last of several jobs, see fermata_needs_doorbell().
+ * Posts a job: op, tag, src, dst, length and arg of struct fermata_queue_job. The job's number in
+ * the queue, from 0 on, is stored in *number, if number is not NULL. -EAGAIN: the queue is full.
+ * After the last of several jobs, see fermata_needs_doorbell().
  */
 int fermata_post(const fermata_queue *queue, const struct fermata_queue_job *job, uint64_t *number);
 
 /**
- * Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for fermata_ring(); else 0, also if queue is NULL.
- * fermata_ring() gives -ENOENT if the engine has reached a job with FERMATA_QUEUE_OP_END meanwhile.
+ * Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for
+ * fermata_ring(). Otherwise returns 0, also if queue is NULL. fermata_ring() returns -ENOENT if
+ * the engine has reached a job with FERMATA_QUEUE_OP_END in the meantime.
  */
 int fermata_needs_doorbell(const fermata_queue *queue);
 
 /**
- * Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
- * job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED,
- * _EMPTY or _DONE.
+ * Takes the oldest complete job out of the queue. *status gets its tag, its result, and its error:
+ * 0, or EINVAL if the engine refused the job. The job's number in the queue is stored in *number,
+ * if number is not NULL. -EAGAIN: no job is complete; wait for FERMATA_EVENT_COMPLETED, _EMPTY or
+ * _DONE.
  */
 int fermata_reap(const fermata_queue *queue, struct fermata_queue_status *status, uint64_t *number);
 
 /**
- * Returns how many jobs are complete since the queue was made, reaped or not; 0 if queue is NULL.
+ * Returns how many jobs have completed since the queue was created, reaped or not; 0 if queue is
+ * NULL.
  */
 uint64_t fermata_queue_completed(const fermata_queue *queue);
 
 /**
- * Returns how many jobs were posted and are not reaped; 0 if queue is NULL.
+ * Returns how many jobs are posted and not reaped; 0 if queue is NULL.
  */
 uint64_t fermata_queue_outstanding(const fermata_queue *queue);
 
 /**
- * Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The engine can go on with jobs that were
- * posted. NULL is ignored.
+ * Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The
+ * engine can continue with jobs that were posted. NULL is ignored.
  */
 void fermata_free_queue(fermata_queue *queue);
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// One open file of a card: one tenant, with at most one job at a time.
 pub struct Context {
     pub(crate) inner: fermata::Context,
-    /// For messages.
+    /// Used in messages.
     name: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::Argument(format!("{name} is NULL")))
 }
 
-/// Checks where a result goes; what is there is not read.
+/// Checks that a result has a place to go to. The memory there is not read.
 pub(crate) fn room<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
     NonNull::new(pointer).ok_or_else(|| Failure::Argument(format!("{name} is NULL")))
 }
@@ -63,7 +63,7 @@ unsafe fn engine_of(pointer: *const c_char) -> Result<EngineId, Failure> {
     EngineId::of(&name).map_err(|error| Failure::Argument(error.to_string()))
 }
 
-/// Gives the program an object, which a function that takes it back frees.
+/// Gives an object to the program. The function that takes it back frees it.
 ///
 /// # Safety
 ///
@@ -74,7 +74,7 @@ pub(crate) unsafe fn give<T>(object: T, place: NonNull<*mut T>) {
     unsafe { place.write(object) };
 }
 
-/// Copies a structure of the driver to a program that knows `size` bytes of it.
+/// Copies a structure of the driver to a program whose version of it has `size` bytes.
 ///
 /// # Safety
 ///
@@ -87,8 +87,8 @@ unsafe fn copy_out<T: Copy>(from: &T, to: *mut T, size: usize) -> Outcome {
         )));
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: `known` bytes are there on both sides, and `size` bytes at `to`; the first member is
-    // the structure's size, a u32.
+    // SAFETY: both sides have `known` bytes, and `to` has `size` bytes. The first member is the
+    // structure's size, a u32.
     unsafe {
         to.write_bytes(0, size);
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(from).cast(), to, known);
@@ -104,8 +104,9 @@ pub extern "C" fn fermata_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Tells how many cards the machine has, in *found, and the numbers of the first `count` of them in ascending order: card N is
-/// /dev/fermataN. numbers may be NULL if count is 0.
+/// Stores the number of cards of the machine in *found, and the numbers of the first `count` of
+/// them, in ascending order, in numbers: card N is /dev/fermataN. numbers may be NULL if count is
+/// 0.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_cards(
     numbers: *mut u32,
@@ -129,7 +130,8 @@ pub unsafe extern "C" fn fermata_cards(
     })
 }
 
-/// Opens a card, as "/dev/fermata0": a new context, in *context. fermata_close() closes it.
+/// Opens a card, such as "/dev/fermata0", and stores a new context in *context. fermata_close()
+/// closes it.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_open(device: *const c_char, context: *mut *mut Context) -> c_int {
     run("open the card", || {
@@ -145,8 +147,8 @@ pub unsafe extern "C" fn fermata_open(device: *const c_char, context: *mut *mut 
     })
 }
 
-/// Opens the first card that has the engine and takes the context, and chooses the engine there, as fermata_setup(). -ENOENT: no card has
-/// the engine.
+/// Opens the first card that has the engine and accepts the context, and chooses the engine there,
+/// like fermata_setup(). -ENOENT: no card has the engine.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_open_engine(
     engine: *const c_char,
@@ -165,8 +167,9 @@ pub unsafe extern "C" fn fermata_open_engine(
     })
 }
 
-/// Makes a context of the descriptor of an open card, which fermata_close() then closes: one that was inherited, or came over a socket.
-/// -ENOTTY: the descriptor is of no card; the descriptor stays the caller's after any error.
+/// Makes a context of the descriptor of an open card, for example one that was inherited or came
+/// over a socket. fermata_close() then closes the descriptor. -ENOTTY: the descriptor is not a
+/// card's. After any error the descriptor stays the caller's.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_from_fd(fd: c_int, context: *mut *mut Context) -> c_int {
     run("make a context of a descriptor", || {
@@ -191,8 +194,8 @@ pub unsafe extern "C" fn fermata_from_fd(fd: c_int, context: *mut *mut Context) 
     })
 }
 
-/// Closes a context; a job that has not ended is lost. Memory of its arena that is still mapped stays mapped, and keeps the job
-/// running. NULL is ignored.
+/// Closes a context. A job that has not ended is lost, unless memory of the arena is still mapped:
+/// this memory stays mapped, and keeps the job running. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_close(context: *mut Context) {
     let _ = run("close a context", || {
@@ -204,8 +207,9 @@ pub unsafe extern "C" fn fermata_close(context: *mut Context) {
     });
 }
 
-/// Returns the descriptor of the context, for poll(): POLLIN: the job is done, POLLPRI: it is held, POLLERR and POLLHUP: the card is gone
-/// (struct fermata_wait of fermata.h has the others). The descriptor stays the context's. -1: context is NULL.
+/// Returns the descriptor of the context, for poll(). POLLIN: the job is done; POLLPRI: it is held;
+/// POLLERR and POLLHUP: the card is gone (struct fermata_wait in fermata.h has the other events).
+/// The descriptor stays the context's. -1: context is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_fd(context: *const Context) -> c_int {
     let mut fd = -1;
@@ -220,7 +224,7 @@ pub unsafe extern "C" fn fermata_fd(context: *const Context) -> c_int {
     fd
 }
 
-/// Tells what the card is.
+/// Gets the properties of the card.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_get_card_info(
     context: *const Context,
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn fermata_get_card_info(
     })
 }
 
-/// Tells what a slot is, counted from 0.
+/// Gets the properties and counters of a slot. Slots are counted from 0.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_get_slot_info(
     context: *const Context,
@@ -253,7 +257,7 @@ pub unsafe extern "C" fn fermata_get_slot_info(
     })
 }
 
-/// Tells state and counters of the context.
+/// Gets the state and the counters of the context.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_get_status(
     context: *const Context,
@@ -269,7 +273,8 @@ pub unsafe extern "C" fn fermata_get_status(
     })
 }
 
-/// Chooses the engine, by its UUID or, of the emulated card's engines, by its name; and slots by a mask (0: all that have the engine).
+/// Chooses the engine, by its UUID or, for engines of the emulated card, by its name, and the slots
+/// by a mask (0: all slots that have the engine).
 #[no_mangle]
 pub unsafe extern "C" fn fermata_setup(
     context: *const Context,
@@ -287,7 +292,7 @@ pub unsafe extern "C" fn fermata_setup(
     })
 }
 
-/// Tells the value of a parameter (FERMATA_PARAM_*).
+/// Gets the value of a parameter (FERMATA_PARAM_*).
 #[no_mangle]
 pub unsafe extern "C" fn fermata_get_param(
     context: *const Context,
@@ -327,8 +332,9 @@ fn param_of(number: u32) -> Result<fermata::Param, Failure> {
     })
 }
 
-/// Reserves time on a slot: so many nanoseconds by a deadline after the beginning of each period (struct fermata_reserve of fermata.h). All
-/// three 0: drops the reservation. -EBUSY: there is not so much time to promise. -EPERM: this takes CAP_SYS_NICE.
+/// Reserves time on a slot: a budget in nanoseconds, by a deadline after the beginning of each
+/// period (struct fermata_reserve in fermata.h). All three 0: drops the reservation. -EBUSY: there
+/// is not enough unreserved time. -EPERM: this takes CAP_SYS_NICE.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_reserve(
     context: *const Context,
@@ -349,8 +355,8 @@ pub unsafe extern "C" fn fermata_reserve(
     })
 }
 
-/// Announces that a job will be started in so many nanoseconds, at most 10 s (struct fermata_hint of fermata.h). UINT64_MAX takes that
-/// back.
+/// Announces that a job will be started in this many nanoseconds, at most 10 s (struct fermata_hint
+/// in fermata.h). UINT64_MAX withdraws the announcement.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_hint(context: *const Context, ahead_ns: u64) -> c_int {
     run("announce a job", || {
@@ -361,7 +367,8 @@ pub unsafe extern "C" fn fermata_hint(context: *const Context, ahead_ns: u64) ->
     })
 }
 
-/// Joins the gang of the context of this number (struct fermata_gang of fermata.h); 0: leaves the gang.
+/// Joins the gang of the context with this number (struct fermata_gang in fermata.h); 0: leaves the
+/// gang.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_join_gang(context: *const Context, number: u32) -> c_int {
     run("join a gang", || {
@@ -387,8 +394,10 @@ impl Arena {
     }
 }
 
-/// Makes the arena of the context, zeroed, and maps it: length is a multiple of the page size. Its device address is that of the mapping,
-/// so that pointers are valid on both sides. After fork() the child does not have the mapping. An access after the card went raises SIGBUS.
+/// Creates the arena of the context, zeroed, and maps it. length is a multiple of the page size.
+/// The device address is the address of the mapping, so that pointers are valid on both sides.
+/// After fork() the child does not have the mapping. An access after the card is gone raises
+/// SIGBUS.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_create_arena(
     context: *const Context,
@@ -406,7 +415,8 @@ pub unsafe extern "C" fn fermata_create_arena(
     })
 }
 
-/// Makes a part of the arena of another context of the card, lender, the arena of this context, too, and maps it.
+/// Makes a part of the arena of lender, another context of the card, also the arena of this
+/// context, and maps it.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_share_arena(
     context: *const Context,
@@ -429,8 +439,8 @@ pub unsafe extern "C" fn fermata_share_arena(
     })
 }
 
-/// Maps the arena that the context has already, as one of fermata_from_fd() may. -ENOENT: the context has no arena. -EDESTADDRREQ: nobody has mapped
-/// the arena before, or its device address is 0.
+/// Maps the arena that the context already has, for example after fermata_from_fd(). -ENOENT: the
+/// context has no arena. -EDESTADDRREQ: the arena was never mapped, or its device address is 0.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_map_arena(
     context: *const Context,
@@ -448,8 +458,9 @@ pub unsafe extern "C" fn fermata_map_arena(
     })
 }
 
-/// Makes memory of the program's own the arena, with this device address: memory, length and base are multiples of the page size. The pages
-/// stay pinned, and the engine's, until the context is closed, whatever becomes of their mapping.
+/// Makes memory of the program's own the arena, with this device address. memory, length and base
+/// are multiples of the page size. The pages stay pinned, and accessible to the engine, until the
+/// context is closed, even if they are unmapped before.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_use_memory(
     context: *const Context,
@@ -492,8 +503,8 @@ pub unsafe extern "C" fn fermata_arena_length(arena: *const Arena) -> usize {
     arena.map_or(0, |arena| arena.inner.length())
 }
 
-/// Ends the mapping of an arena, or leaves that to fermata_free_queue() if there are queues in the arena. The arena itself stays the
-/// context's. NULL is ignored.
+/// Ends the mapping of an arena, or leaves this to fermata_free_queue() if there are queues in the
+/// arena. The arena itself stays the context's. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_unmap_arena(arena: *mut Arena) {
     let _ = run("end a mapping", || -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// # Safety
 ///
-/// The pointer is NULL, or that of `count` values, valid for `'a`. NULL is right where `count` is 0.
+/// The pointer is NULL, or that of `count` values, valid for `'a`. It may be NULL if `count` is 0.
 unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
@@ -30,7 +30,8 @@ unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Makes the buffer for the state of preempted jobs, once, before the first job. *length, if length is not NULL, is its size in bytes.
+/// Creates the buffer for the state of preempted jobs, once, before the first job. Its size in
+/// bytes is stored in *length, if length is not NULL.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_create_snapshot(
     context: *const Context,
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn fermata_read_snapshot(
     })
 }
 
-/// Brings a part of a state in, from which a job of FERMATA_START_SAVED goes on.
+/// Writes a part of the state from which a job started with FERMATA_START_SAVED resumes.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_write_snapshot(
     context: *const Context,
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn fermata_write_snapshot(
 }
 
 impl Context {
-    /// Returns the length, if the snapshot buffer is not shorter.
+    /// Returns the length if the snapshot buffer is at least as long.
     fn bounded(&self, length: usize) -> Result<usize, Failure> {
         let limit = self.check(self.inner.status())?.snapshot_length;
         if limit == 0 {
@@ -103,7 +104,7 @@ impl Context {
     }
 }
 
-/// Writes registers, all or none: they are written again before each start of a job.
+/// Writes registers, all or none. They are written again before each start of a job.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_write_registers(
     context: *const Context,
@@ -123,7 +124,8 @@ pub unsafe extern "C" fn fermata_write_registers(
     })
 }
 
-/// Reads registers: fills value of each by its offset. -EAGAIN: the context is on no slot, and not all of them are declared results.
+/// Reads registers: fills in the value of each from its offset. -EAGAIN: the context is not on a
+/// slot, and not all of the registers are declared results.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_read_registers(
     context: *const Context,
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn fermata_read_registers(
     })
 }
 
-/// Declares the registers that are read when a job ends or is preempted, by their offsets, 16 at most.
+/// Declares the registers, by offset, that are read when a job ends or is preempted. 16 at most.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_declare_results(
     context: *const Context,
@@ -161,8 +163,8 @@ pub unsafe extern "C" fn fermata_declare_results(
     })
 }
 
-/// Starts a job, with FERMATA_START_* or 0; what was written to the arena before is visible to the engine. *job, if job is not NULL, is
-/// the job's number. -EBUSY: the last job has not ended.
+/// Starts a job, with FERMATA_START_* or 0. The engine sees what was written to the arena before.
+/// The job's number is stored in *job, if job is not NULL. -EBUSY: the last job has not ended.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_start(
     context: *const Context,
@@ -181,8 +183,9 @@ pub unsafe extern "C" fn fermata_start(
     })
 }
 
-/// Takes the job off its slot: with FERMATA_PREEMPT_HOLD until fermata_resume(), with 0 behind the next job that waits. Returns at once;
-/// FERMATA_EVENT_HELD tells that the job is held. -ENOENT: there is no job, or it has ended.
+/// Takes the job off its slot: with FERMATA_PREEMPT_HOLD until fermata_resume(), with 0 behind the
+/// next job that waits. Returns at once; FERMATA_EVENT_HELD reports that the job is held. -ENOENT:
+/// there is no job, or it has ended.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_preempt(context: *const Context, flags: u32) -> c_int {
     run("preempt the job", || {
@@ -197,7 +200,7 @@ pub unsafe extern "C" fn fermata_preempt(context: *const Context, flags: u32) ->
     })
 }
 
-/// Lets a held job go on. -ENOENT: there is no job, or it has ended.
+/// Resumes a held job. -ENOENT: there is no job, or it has ended.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_resume(context: *const Context) -> c_int {
     run("resume the job", || {
@@ -207,7 +210,8 @@ pub unsafe extern "C" fn fermata_resume(context: *const Context) -> c_int {
     })
 }
 
-/// Tells that there is work in the queue of the job (docs/queues.md). -ENOENT: there is no job, or it has ended.
+/// Rings the doorbell: there is work in the queue of the job (docs/queues.md). -ENOENT: there is no
+/// job, or it has ended.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_ring(context: *const Context) -> c_int {
     run("ring the doorbell", || {
@@ -217,9 +221,10 @@ pub unsafe extern "C" fn fermata_ring(context: *const Context) -> c_int {
     })
 }
 
-/// Waits until one of events (FERMATA_EVENT_*) holds, or until the deadline: fermata_deadline_in(), 0: does not wait, UINT64_MAX: for ever.
-/// *happened, if happened is not NULL, is which of them hold. -ETIMEDOUT: the deadline came first. -ENOENT: no job was started. -EINTR: a
-/// signal handler ran that was installed without SA_RESTART.
+/// Waits until one of events (FERMATA_EVENT_*) holds, or until the deadline: a value of
+/// fermata_deadline_in(), 0: does not wait, UINT64_MAX: forever. The events that hold are stored in
+/// *happened, if happened is not NULL. -ETIMEDOUT: the deadline came first. -ENOENT: no job was
+/// started. -EINTR: a signal handler ran that was installed without SA_RESTART.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_wait(
     context: *const Context,
@@ -240,14 +245,16 @@ pub unsafe extern "C" fn fermata_wait(
     })
 }
 
-/// Returns the deadline in so many nanoseconds, on CLOCK_MONOTONIC; the last one, which never comes, if that is beyond it.
+/// Returns the deadline that is this many nanoseconds from now, on CLOCK_MONOTONIC. A deadline
+/// beyond the range is UINT64_MAX, which never comes.
 #[no_mangle]
 pub extern "C" fn fermata_deadline_in(ns: u64) -> u64 {
     fermata::deadline_in(Duration::from_nanos(ns))
 }
 
-/// Has 1 added to an eventfd each time one of events (FERMATA_EVENT_*) begins to hold, and when the card goes; instead of the eventfd
-/// before. fd -1 and events 0: to none any more. The descriptor stays the caller's.
+/// Registers an eventfd to which 1 is added each time one of events (FERMATA_EVENT_*) begins to
+/// hold, and when the card goes away. It replaces the previous eventfd. fd -1 with events 0 only
+/// removes the previous eventfd. The descriptor stays the caller's.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_set_eventfd(
     context: *const Context,
@@ -262,16 +269,17 @@ pub unsafe extern "C" fn fermata_set_eventfd(
                 "{fd} is no descriptor: for no eventfd, give -1 and no events"
             )));
         }
-        // SAFETY: used for this call only, by the driver, which refuses what is no eventfd.
+        // SAFETY: used for this call only, by the driver, which refuses anything but an eventfd.
         let eventfd = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) });
         let eventfd = eventfd.map(|fd| (fd, Events::from_bits(events)));
         context.check(context.inner.set_eventfd(eventfd))
     })
 }
 
-/// Tells whether the last job has finished: 0: it has. -ENOENT: no job was started. -EBUSY: the job has not ended. Else why it failed:
-/// -EFAULT: its engine touched memory outside of the arena; -ETIME: it did not pause in time; -EIO: its state was lost; -EPROTO: the card
-/// broke its protocol; -ENODEV: the card is gone.
+/// Returns 0 if the last job has finished. -ENOENT: no job was started. -EBUSY: the job has not
+/// ended. Any other error is why the job failed: -EFAULT: its engine touched memory outside of the
+/// arena; -ETIME: it did not pause in time; -EIO: its state was lost; -EPROTO: the card broke its
+/// protocol; -ENODEV: the card is gone.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_job_result(context: *const Context) -> c_int {
     run("tell the result of the job", || {
@@ -285,8 +293,8 @@ pub unsafe extern "C" fn fermata_job_result(context: *const Context) -> c_int {
     })
 }
 
-/// A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in fermata.h). An access to the queue of a card
-/// that is gone raises SIGBUS, as to the arena.
+/// A job queue in an arena, for one job of a queue engine (docs/queues.md, and "job queues" in
+/// fermata.h). As with the arena, an access to the queue after the card is gone raises SIGBUS.
 pub struct Queue {
     inner: Mutex<SharedQueue>,
 }
@@ -297,16 +305,17 @@ impl Queue {
     }
 }
 
-/// Returns how many bytes a queue with so many entries takes. One entry always stays free.
+/// Returns how many bytes a queue with this many entries takes. One entry always stays free.
 #[no_mangle]
 pub extern "C" fn fermata_queue_length(entries: u32) -> usize {
     fermata::queue::Queue::bytes(entries as usize)
 }
 
-/// Makes a queue in an arena that is mapped, before the job of the queue engine is started. The bytes from offset, a multiple of 64, are
-/// zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to
-/// FERMATA_QUEUE_MAX_ENTRIES. The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed, or the queue
-/// does not fit into the arena.
+/// Creates a queue in a mapped arena, before the job of the queue engine is started. The bytes from
+/// offset, a multiple of 64, are zeroed, and belong to the queue and the engine until the job has
+/// ended. entries is a power of two from FERMATA_QUEUE_MIN_ENTRIES to FERMATA_QUEUE_MAX_ENTRIES.
+/// The queue keeps the arena mapped until it is freed. -EINVAL: entries or offset is not allowed,
+/// or the queue does not fit into the arena.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_create_queue(
     arena: *const Arena,
@@ -334,8 +343,9 @@ pub unsafe extern "C" fn fermata_create_queue(
     })
 }
 
-/// Fills in the four registers that tell the engine where the queue is, for fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs
-/// FERMATA_QUEUE_REG_COALESCE_COUNT: with 0 the engine tells of jobs only when it leaves its slot.
+/// Fills in the four registers that tell the engine where the queue is, for
+/// fermata_write_registers(). FERMATA_EVENT_COMPLETED also needs FERMATA_QUEUE_REG_COALESCE_COUNT:
+/// with 0 the engine reports jobs only when it leaves its slot.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_registers(
     queue: *const Queue,
@@ -351,15 +361,16 @@ pub unsafe extern "C" fn fermata_queue_registers(
                 value,
                 ..Default::default()
             };
-            // SAFETY: the caller has room for four.
+            // SAFETY: the caller has room for four registers.
             unsafe { registers.add(at).write(register) };
         }
         Ok(())
     })
 }
 
-/// Posts a job: op, tag, src, dst, length and arg of struct fermata_queue_job. *number, if number is not NULL, is the job's number in the
-/// queue, from 0 on. -EAGAIN: the queue is full. After the last of several jobs, see fermata_needs_doorbell().
+/// Posts a job: op, tag, src, dst, length and arg of struct fermata_queue_job. The job's number in
+/// the queue, from 0 on, is stored in *number, if number is not NULL. -EAGAIN: the queue is full.
+/// After the last of several jobs, see fermata_needs_doorbell().
 #[no_mangle]
 pub unsafe extern "C" fn fermata_post(
     queue: *const Queue,
@@ -379,8 +390,9 @@ pub unsafe extern "C" fn fermata_post(
     })
 }
 
-/// Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for fermata_ring(); else 0, also if queue is NULL.
-/// fermata_ring() gives -ENOENT if the engine has reached a job with FERMATA_QUEUE_OP_END meanwhile.
+/// Returns 1 if the engine has left its slot or is about to, so that posted jobs wait for
+/// fermata_ring(). Otherwise returns 0, also if queue is NULL. fermata_ring() returns -ENOENT if
+/// the engine has reached a job with FERMATA_QUEUE_OP_END in the meantime.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
     // SAFETY: the caller's pointer.
@@ -390,9 +402,10 @@ pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
         .into()
 }
 
-/// Takes the oldest complete job out of the queue. *status has its tag, its result, and its error: 0, or EINVAL: the engine has refused the
-/// job. *number, if number is not NULL, is the job's number in the queue. -EAGAIN: no job is complete: wait for FERMATA_EVENT_COMPLETED,
-/// _EMPTY or _DONE.
+/// Takes the oldest complete job out of the queue. *status gets its tag, its result, and its error:
+/// 0, or EINVAL if the engine refused the job. The job's number in the queue is stored in *number,
+/// if number is not NULL. -EAGAIN: no job is complete; wait for FERMATA_EVENT_COMPLETED, _EMPTY or
+/// _DONE.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_reap(
     queue: *const Queue,
@@ -429,7 +442,8 @@ pub unsafe extern "C" fn fermata_reap(
     })
 }
 
-/// Returns how many jobs are complete since the queue was made, reaped or not; 0 if queue is NULL.
+/// Returns how many jobs have completed since the queue was created, reaped or not; 0 if queue is
+/// NULL.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_completed(queue: *const Queue) -> u64 {
     // SAFETY: the caller's pointer.
@@ -437,7 +451,7 @@ pub unsafe extern "C" fn fermata_queue_completed(queue: *const Queue) -> u64 {
     queue.map_or(0, |queue| queue.lock().completed())
 }
 
-/// Returns how many jobs were posted and are not reaped; 0 if queue is NULL.
+/// Returns how many jobs are posted and not reaped; 0 if queue is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_outstanding(queue: *const Queue) -> u64 {
     // SAFETY: the caller's pointer.
@@ -445,8 +459,8 @@ pub unsafe extern "C" fn fermata_queue_outstanding(queue: *const Queue) -> u64 {
     queue.map_or(0, |queue| queue.lock().outstanding())
 }
 
-/// Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The engine can go on with jobs that were
-/// posted. NULL is ignored.
+/// Frees a queue, and ends the mapping of its arena if fermata_unmap_arena() was called before. The
+/// engine can continue with jobs that were posted. NULL is ignored.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_free_queue(queue: *mut Queue) {
     let _ = run("free a queue", || -> Result<(), Failure> {

@@ -2,13 +2,14 @@
 //! libfermata for programs in C and other languages: `include/libfermata.h` is generated from these
 //! functions, and `libfermata.map` has the versions of their symbols.
 //!
-//! Contract of all functions, which the header tells programs: pointers are valid for what the
-//! function's description says, or NULL, which is refused.
+//! Contract of all functions, which the header states for programs: each pointer is valid for what
+//! the function's description says, or NULL, which is refused.
 
-// The header has the contract, which each function would repeat; descriptions of functions are comments in C.
+// The header states the contract once, instead of each function. Descriptions of functions are
+// comments in C.
 #![allow(clippy::missing_safety_doc, clippy::doc_markdown)]
 
-// The functions of the header are in the order of these lines.
+// The order of these lines is the order of the functions in the header.
 mod context;
 
 mod jobs;
@@ -24,17 +25,18 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Why a function fails.
 enum Failure {
-    /// The driver refused a call; the object.
+    /// The driver refused a call: the object, the error.
     Call(String, Error),
-    /// The job failed; the object, the errno, the reason.
+    /// The job failed: the object, the errno, the reason.
     Job(String, c_int, String),
     /// The function refuses an argument.
     Argument(String),
-    /// A queue is full, or has no complete job: programs call again and again, so the message is ready.
+    /// A queue is full, or has no complete job. Programs call again and again, so the message is
+    /// ready-made.
     Again(&'static CStr),
 }
 
-/// What bodies of functions return.
+/// The result of the body of a function.
 type Outcome = Result<(), Failure>;
 
 impl Failure {
@@ -68,12 +70,12 @@ fn owned(text: &str) -> Cow<'static, CStr> {
 }
 
 fn set_message(text: Cow<'static, CStr>) {
-    // No message while the thread ends, and its message is gone.
+    // While the thread ends, its message is gone, and none is stored.
     let _ = MESSAGE.try_with(|message| message.replace(text));
 }
 
-/// Runs the body of a function, whose purpose is `what`. A panic, which is a mistake in the library, does not
-/// unwind into the program: the function returns -ENOTRECOVERABLE.
+/// Runs the body of a function whose purpose is `what`. A panic, which is a bug in the library,
+/// does not unwind into the program: the function returns -ENOTRECOVERABLE.
 fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
@@ -90,8 +92,9 @@ fn run(what: &str, body: impl FnOnce() -> Outcome) -> c_int {
     }
 }
 
-/// Returns why the last function failed that failed in this thread: object, cause and remedy. The text is valid until another
-/// function fails in this thread, or the thread ends. Without a failure the text is empty.
+/// Returns why the last failed function call of this thread failed: object, cause and remedy. The
+/// text is valid until another function fails in this thread, or the thread ends. It is empty if no
+/// function has failed.
 #[no_mangle]
 pub extern "C" fn fermata_message() -> *const c_char {
     let message = MESSAGE.try_with(|message| message.borrow().as_ptr());

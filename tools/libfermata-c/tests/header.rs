@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `include/libfermata.h` is what cbindgen makes of the source, and `libfermata.map` names its functions.
-//! `FERMATA_UPDATE=1` writes the header.
+//! Checks that `include/libfermata.h` is what cbindgen generates from the source, and that
+//! `libfermata.map` names its functions. `FERMATA_UPDATE=1` writes the header.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

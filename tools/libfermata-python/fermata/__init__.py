@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Jobs on accelerator cards that the kernel module fermata shares.
 
-A Context is one open file of a card, with at most one job at a time. Its Arena is the memory that it shares with the engine, a buffer of
+A Context is one open file of a card, with at most one job at a time. Its Arena is the memory that it shares with the engine: a buffer from
 which numpy makes arrays without a copy. `help(fermata.Context)` describes the calls.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["Arena", "Context", "Event", "JobError", "Param", "Queue", "State", "
 
 
 class Event(enum.IntFlag):
-    """What wait() can wait for."""
+    """Events that wait() can wait for."""
 
     DONE = 1  # the job finished or failed
     HELD = 2  # the job is off its slot until resume()
@@ -22,7 +22,7 @@ class Event(enum.IntFlag):
 
 
 class State(enum.IntEnum):
-    """What a job is doing."""
+    """State of a context and its job."""
 
     NEW = 0
     IDLE = 1
@@ -35,7 +35,7 @@ class State(enum.IntEnum):
 
 
 class Param(enum.IntEnum):
-    """Parameters of a context; fermata.h has units and ranges."""
+    """Parameters of a context; fermata.h has their units and ranges."""
 
     TIMESLICE = 1
     PREEMPT_TIMEOUT = 2

@@ -65,7 +65,7 @@ def _leave(context, watch, changed):
 
 
 async def wait(context, events):
-    """Return those of `events` that hold, as soon as one does."""
+    """Wait until one of `events` holds, and return those that hold."""
     watch = _watch(context, asyncio.get_running_loop())
     changed = asyncio.Event()
     watch.waiters[changed] = Event(events)
@@ -82,9 +82,9 @@ async def wait(context, events):
 
 
 def closed(context):
-    """Wake the coroutines that wait for a context that was closed: their next call tells them."""
+    """Wake the coroutines that wait for a closed context: their next call raises an error."""
     with _lock:
         watch = _watches.get(context)
     if watch is not None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, too
+        with contextlib.suppress(RuntimeError):  # the loop is closed too
             watch.loop.call_soon_threadsafe(watch.wake)

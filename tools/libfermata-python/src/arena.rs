@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The memory of a context, which the engine shares. It is a buffer: numpy.frombuffer(arena, dtype) and memoryview(arena) make views of the
-/// memory, without a copy, which keep the arena mapped as long as they live.
+/// The memory that a context shares with its engine. It is a buffer: numpy.frombuffer(arena, dtype)
+/// and memoryview(arena) make views of the memory, without a copy, which keep the arena mapped as
+/// long as they live.
 #[pyclass(frozen, module = "fermata")]
 pub(crate) struct Arena {
     state: Mutex<Mapping>,
@@ -36,7 +37,7 @@ impl Arena {
         }
     }
 
-    /// Returns the memory, for a queue, which keeps it mapped.
+    /// Returns the memory for a queue, which keeps it mapped.
     pub(crate) fn mapped(&self) -> PyResult<Arc<fermata::Arena>> {
         self.mapping().arena.clone().ok_or_else(closed)
     }
@@ -52,7 +53,7 @@ fn closed() -> PyErr {
 
 #[pymethods]
 impl Arena {
-    /// The device address of the first byte: what registers of the engine want.
+    /// The device address of the first byte, for registers of the engine.
     #[getter]
     fn base(&self) -> u64 {
         self.base
@@ -69,7 +70,8 @@ impl Arena {
         )
     }
 
-    /// Ends the mapping, or leaves that to the last queue in the arena. The memory itself stays the context's. BufferError: views of it live.
+    /// Ends the mapping, or leaves this to the last queue in the arena. The memory itself stays the
+    /// context's. BufferError: there are views of the memory.
     fn close(&self) -> PyResult<()> {
         let mut mapping = self.mapping();
         if mapping.views > 0 {
@@ -97,7 +99,7 @@ impl Arena {
 
     /// # Safety
     ///
-    /// Python calls it, with a view to fill in.
+    /// Called by Python, with a view to fill in.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -106,13 +108,14 @@ impl Arena {
         let this = slf.get();
         let mut mapping = this.mapping();
         let Some(arena) = &mapping.arena else {
-            // SAFETY: Python's view; the protocol wants this after an error.
+            // SAFETY: Python's view. The protocol requires this after an error.
             unsafe { (*view).obj = std::ptr::null_mut() };
             return Err(closed());
         };
         let memory = arena.as_ptr().as_ptr().cast();
         let length = this.length as ffi::Py_ssize_t;
-        // SAFETY: the memory stays mapped while `views` counts the view, which has a reference to this object.
+        // SAFETY: the memory stays mapped while `views` counts the view, which has a reference to
+        // this object.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory, length, 0, flags) };
         if filled < 0 {
@@ -124,7 +127,7 @@ impl Arena {
 
     /// # Safety
     ///
-    /// Python calls it once for each view that was filled in.
+    /// Called by Python, once for each view that was filled in.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.mapping().views -= 1;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contexts: calls that leave other Python threads running while they wait, and whose waits signals interrupt.
+//! Contexts: calls that let other Python threads run while they wait, and waits that signals
+//! interrupt.
 
 use crate::arena::Arena;
 use fermata::{uapi, EngineId, Error, Events, Param, Reservation};
@@ -15,20 +16,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const PAGE: usize = 4096;
-/// How long an object that is closed waits until the engine has left memory of the program's own.
+/// How long closing a context waits until the engine has left memory of the program's own.
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// One open file of a card: one tenant, with at most one job at a time.
 ///
-/// Context(device) opens a card, Context.open_engine(engine) the first card that has an engine. Methods raise OSError with the errno of the
-/// driver's call and a text that names cause and remedy; TimeoutError, PermissionError and so on are OSErrors.
+/// Context(device) opens a card, Context.open_engine(engine) the first card that has an engine.
+/// Methods raise OSError with the errno of the driver's call and a text that names the cause and
+/// the remedy. TimeoutError, PermissionError and so on are OSErrors.
 #[pyclass(frozen, weakref, module = "fermata")]
 pub(crate) struct Context {
     opened: Mutex<Option<Arc<Opened>>>,
     name: String,
 }
 
-/// The file, which is open until the last call that uses it returns.
+/// The file, which stays open until the last call that uses it returns.
 struct Opened {
     context: fermata::Context,
     /// The program's own memory, if it is the arena.
@@ -47,8 +49,9 @@ impl Opened {
 }
 
 impl Drop for Opened {
-    /// Python may use the program's own memory for other objects as soon as the buffer is released: that waits until the engine has left the
-    /// memory. Where the engine does not leave, the memory stays allocated.
+    /// Python may use the program's own memory for other objects as soon as the buffer is released,
+    /// so the release waits until the engine has left the memory. If the engine does not leave, the
+    /// memory stays allocated.
     fn drop(&mut self) {
         let Some(memory) = self.memory().take() else {
             return;
@@ -80,7 +83,7 @@ fn param_of(number: u32) -> PyResult<Param> {
     })
 }
 
-/// Returns the time of so many seconds.
+/// Returns a number of seconds as a `Duration`.
 fn time_of(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         PyValueError::new_err(format!("{seconds} is no time: give seconds, 0 or more"))
@@ -132,7 +135,8 @@ impl Context {
         }
     }
 
-    /// Opens the first card that has the engine and takes the context, and chooses the engine there. FileNotFoundError: no card has it.
+    /// Opens the first card that has the engine and accepts the context, and chooses the engine
+    /// there. FileNotFoundError: no card has the engine.
     #[classmethod]
     fn open_engine(_class: &Bound<'_, PyType>, py: Python<'_>, engine: &str) -> PyResult<Self> {
         let wanted = engine_of(engine)?;
@@ -147,10 +151,11 @@ impl Context {
         }
     }
 
-    /// Closes the context; a job that has not ended is lost. An arena that is still mapped keeps its memory and the job.
+    /// Closes the context. A job that has not ended is lost, unless the arena is still mapped,
+    /// which keeps its memory and the job.
     fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
-        // A call in another thread may use it still.
+        // A call in another thread may still use it.
         let opened = slf.get().slot().take();
         if opened.is_some() {
             py.detach(move || drop(opened));
@@ -181,18 +186,19 @@ impl Context {
         format!("<fermata.Context on {}{closed}>", self.name)
     }
 
-    /// The descriptor, for select and poll: readable when the job is done, urgent (POLLPRI) when it is held, error when the card is gone.
+    /// The descriptor, for select and poll: readable when the job is done, urgent (POLLPRI) when it
+    /// is held, error when the card is gone.
     fn fileno(&self) -> PyResult<RawFd> {
         Ok(self.opened()?.context.as_fd().as_raw_fd())
     }
 
-    /// What the card is.
+    /// Returns the properties of the card.
     fn card_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let info = self.call(py, "tell what the card is", fermata::Context::card_info)?;
         crate::of_card(py, &info)
     }
 
-    /// What a slot is, counted from 0.
+    /// Returns the properties and counters of a slot.
     fn slot_info<'py>(&self, py: Python<'py>, slot: u32) -> PyResult<Bound<'py, PyAny>> {
         let info = self.call(py, "tell what the slot is", |context| {
             context.slot_info(slot)
@@ -200,7 +206,7 @@ impl Context {
         crate::of_slot(py, &info)
     }
 
-    /// State and counters of the context.
+    /// Returns the state and the counters of the context.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let status = self.call(
             py,
@@ -210,8 +216,8 @@ impl Context {
         crate::of_context(py, &status)
     }
 
-    /// Chooses the engine, by UUID or, of the emulated card, by name; slot_mask: the slots it may use, 0 for all. Returns the number of the
-    /// context.
+    /// Chooses the engine, by UUID or, for engines of the emulated card, by name. slot_mask: the
+    /// slots that the context may use, 0 for all. Returns the number of the context.
     #[pyo3(signature = (engine, slot_mask=0))]
     fn setup(&self, py: Python<'_>, engine: &str, slot_mask: u32) -> PyResult<u32> {
         let engine = engine_of(engine)?;
@@ -220,13 +226,14 @@ impl Context {
         })
     }
 
-    /// Makes the arena, zeroed, of length bytes, a multiple of the page size, and maps it.
+    /// Creates the arena, zeroed, of length bytes, a multiple of the page size, and maps it.
     fn create_arena(&self, py: Python<'_>, length: usize) -> PyResult<Arena> {
         let made = self.call(py, "make the arena", |context| context.create_arena(length));
         made.map(Arena::new)
     }
 
-    /// Makes a part of the arena of another context of the card the arena of this context, too, and maps it.
+    /// Makes a part of the arena of another context of the card also the arena of this context, and
+    /// maps it.
     fn share_arena(
         &self,
         py: Python<'_>,
@@ -241,9 +248,10 @@ impl Context {
         shared.map(Arena::new)
     }
 
-    /// Makes memory of the program's own the arena: a contiguous buffer that can be written, whose address and length are multiples of the
-    /// page size, as mmap.mmap(-1, length) and numpy arrays of it. base: its device address, by default the memory's own. The buffer is in use
-    /// until the context is closed. Returns the device address.
+    /// Makes memory of the program's own the arena: a contiguous writable buffer whose address and
+    /// length are multiples of the page size, such as mmap.mmap(-1, length) and numpy arrays of it.
+    /// base: its device address, by default the memory's own address. The buffer is in use until
+    /// the context is closed. Returns the device address.
     #[pyo3(signature = (buffer, base=None))]
     fn use_memory(
         &self,
@@ -268,7 +276,8 @@ impl Context {
         let made = py.detach(|| {
             let memory = NonNull::new(std::ptr::with_exposed_provenance_mut(address))
                 .ok_or(Error::Invalid)?;
-            // SAFETY: `Opened` keeps the buffer, and Python has no references to bytes of buffers that can be written.
+            // SAFETY: `Opened` keeps the buffer, and Python has no references to bytes of writable
+            // buffers.
             unsafe { opened.context.use_memory(memory, length, base) }
         });
         made.map_err(|error| crate::error_of_call(&self.name, "make the buffer the arena", error))?;
@@ -276,7 +285,8 @@ impl Context {
         Ok(base)
     }
 
-    /// Makes the buffer for the state of preempted jobs, once, before the first job. Returns its size.
+    /// Creates the buffer for the state of preempted jobs, once, before the first job. Returns its
+    /// size in bytes.
     fn create_snapshot(&self, py: Python<'_>) -> PyResult<usize> {
         self.call(
             py,
@@ -285,7 +295,7 @@ impl Context {
         )
     }
 
-    /// The state of a held job, from offset on.
+    /// Returns the state of a held job, from offset on.
     #[pyo3(signature = (offset=0, length=None))]
     fn read_snapshot<'py>(
         &self,
@@ -311,7 +321,7 @@ impl Context {
         Ok(PyBytes::new(py, &state))
     }
 
-    /// Brings a part of a state in, from which start(saved=True) goes on.
+    /// Writes a part of the state from which start(saved=True) resumes.
     #[pyo3(signature = (state, offset=0))]
     fn write_snapshot(&self, py: Python<'_>, state: &[u8], offset: u64) -> PyResult<()> {
         self.call(py, "bring a state in", |context| {
@@ -319,7 +329,8 @@ impl Context {
         })
     }
 
-    /// Writes registers, all or none: a dict of offsets and values, or pairs. They are written again before each start of a job.
+    /// Writes registers, all or none: a dict of offsets and values, or pairs. They are written
+    /// again before each start of a job.
     fn write_registers(&self, py: Python<'_>, registers: Registers) -> PyResult<()> {
         let registers = match registers {
             Registers::Map(map) => map.into_iter().collect(),
@@ -330,7 +341,8 @@ impl Context {
         })
     }
 
-    /// The values of registers. BlockingIOError: the context is on no slot, and not all of them are declared results.
+    /// Returns the values of registers. BlockingIOError: the context is not on a slot, and not all
+    /// of the registers are declared results.
     fn read_registers(&self, py: Python<'_>, offsets: Vec<u32>) -> PyResult<Vec<u64>> {
         self.call(py, "read registers", move |context| {
             context.read_registers(&offsets)
@@ -344,8 +356,9 @@ impl Context {
         })
     }
 
-    /// Starts a job and returns its number. replayable: the job may run again from its beginning if its state is lost; saved: it goes on from the
-    /// state that write_snapshot() brought in; held: it waits for resume().
+    /// Starts a job and returns its number. replayable: the job may run again from its beginning if
+    /// its state is lost. saved: it resumes from the state written by write_snapshot(). held: it
+    /// waits for resume().
     #[pyo3(signature = (*, replayable=false, saved=false, held=false))]
     fn start(&self, py: Python<'_>, replayable: bool, saved: bool, held: bool) -> PyResult<u64> {
         let flags = [
@@ -360,24 +373,26 @@ impl Context {
         self.call(py, "start a job", move |context| context.start_with(flags))
     }
 
-    /// Takes the job off its slot: behind the next job that waits, or with hold until resume(); Event.HELD tells that the job is held.
+    /// Takes the job off its slot: behind the next job that waits, or, with hold, until resume().
+    /// Event.HELD reports that the job is held.
     #[pyo3(signature = (*, hold=false))]
     fn preempt(&self, py: Python<'_>, hold: bool) -> PyResult<()> {
         self.call(py, "preempt the job", move |context| context.preempt(hold))
     }
 
-    /// Lets a held job go on.
+    /// Resumes a held job.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, "resume the job", fermata::Context::resume)
     }
 
-    /// Tells that there is work in the queue of the job.
+    /// Rings the doorbell: there is work in the queue of the job.
     fn ring(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, "ring the doorbell", fermata::Context::ring)
     }
 
-    /// Waits until one of events holds, and returns which do. timeout: seconds, TimeoutError then; 0: does not wait; None: for ever. Handlers of
-    /// signals run meanwhile; Control-C ends the wait.
+    /// Waits until one of events holds, and returns those that hold. timeout: in seconds, then
+    /// TimeoutError; 0: does not wait; None: forever. Signal handlers run meanwhile; Control-C ends
+    /// the wait.
     #[pyo3(signature = (events=uapi::EVENT_DONE, timeout=None))]
     fn wait<'py>(
         &self,
@@ -406,14 +421,16 @@ impl Context {
         }
     }
 
-    /// Waits as wait(), as a coroutine: the event loop goes on meanwhile, and asyncio.timeout() or a cancellation ends the wait.
+    /// Waits like wait(), as a coroutine: the event loop continues meanwhile, and asyncio.timeout()
+    /// or a cancellation ends the wait.
     #[pyo3(signature = (events=uapi::EVENT_DONE))]
     fn wait_async<'py>(slf: &Bound<'py, Self>, events: u32) -> PyResult<Bound<'py, PyAny>> {
         let aio = slf.py().import("fermata._aio")?;
         aio.call_method1("wait", (slf, events))
     }
 
-    /// Has 1 added to an eventfd each time one of events begins to hold; -1 and 0: to none any more. wait_async() sets one of its own.
+    /// Registers an eventfd to which 1 is added each time one of events begins to hold; -1 and 0
+    /// remove it. wait_async() registers one of its own.
     fn set_eventfd(&self, py: Python<'_>, fd: RawFd, events: u32) -> PyResult<()> {
         if fd < 0 && (fd != -1 || events != 0) {
             return Err(PyValueError::new_err(format!(
@@ -421,13 +438,15 @@ impl Context {
             )));
         }
         self.call(py, "set the eventfd", move |context| {
-            // SAFETY: used for this call only, by the driver, which refuses what is no eventfd.
+            // SAFETY: used for this call only, by the driver, which refuses anything but an
+            // eventfd.
             let eventfd = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) });
             context.set_eventfd(eventfd.map(|fd| (fd, Events::from_bits(events))))
         })
     }
 
-    /// Returns if the last job has finished. JobError: it failed; FileNotFoundError: there was none; OSError with EBUSY: it has not ended.
+    /// Returns if the last job has finished. JobError: it failed; FileNotFoundError: there was
+    /// none; OSError with EBUSY: it has not ended.
     fn job_result(&self, py: Python<'_>) -> PyResult<()> {
         let what = "tell the result of the job";
         let status = self.call(py, what, fermata::Context::status)?;
@@ -437,7 +456,7 @@ impl Context {
         }
     }
 
-    /// The value of a parameter, one of fermata.Param.
+    /// Returns the value of a parameter, one of fermata.Param.
     fn param(&self, py: Python<'_>, param: u32) -> PyResult<u64> {
         let param = param_of(param)?;
         self.call(py, "tell a parameter", move |context| context.param(param))
@@ -451,8 +470,9 @@ impl Context {
         })
     }
 
-    /// Reserves time on a slot, in seconds: budget, by deadline after the beginning of each period. All three 0: drops the reservation. OSError
-    /// with EBUSY: there is not so much time to promise. PermissionError: this takes CAP_SYS_NICE.
+    /// Reserves time on a slot, in seconds: budget, by deadline after the beginning of each period.
+    /// All three 0: drops the reservation. OSError with EBUSY: there is not enough unreserved time.
+    /// PermissionError: this takes CAP_SYS_NICE.
     fn reserve(&self, py: Python<'_>, budget: f64, deadline: f64, period: f64) -> PyResult<()> {
         let reservation = Reservation {
             budget: time_of(budget)?,
@@ -466,13 +486,14 @@ impl Context {
         })
     }
 
-    /// Announces that a job will be started in so many seconds, at most 10; None takes that back.
+    /// Announces that a job will be started in this many seconds, at most 10. None withdraws the
+    /// announcement.
     fn hint(&self, py: Python<'_>, ahead: Option<f64>) -> PyResult<()> {
         let ahead = ahead.map(time_of).transpose()?;
         self.call(py, "announce a job", move |context| context.hint(ahead))
     }
 
-    /// Joins the gang of the context of this number; 0: leaves the gang.
+    /// Joins the gang of the context with this number; 0: leaves the gang.
     fn join_gang(&self, py: Python<'_>, number: u32) -> PyResult<()> {
         self.call(py, "join a gang", move |context| match number {
             0 => context.leave_gang(),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! libfermata for programs in Python: the module `fermata._fermata`, which the package `fermata` (the folder beside) presents to programs.
-//! Structures of the driver are objects with attributes, and errors are exceptions.
+//! libfermata for programs in Python: the module `fermata._fermata`, which the package `fermata`
+//! (the adjacent directory) presents to programs. Structures of the driver become objects with
+//! attributes, and errors become exceptions.
 
-// pyo3 gives arguments by value.
+// pyo3 passes arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 mod arena;
@@ -43,7 +44,8 @@ mod _fermata {
     }
 }
 
-/// Returns a member of an enumeration of the package; a value that it does not have, of a later driver, stays a number.
+/// Returns a member of an enumeration of the package. A value that the enumeration does not have,
+/// of a later driver, stays a number.
 fn member<'py>(py: Python<'py>, name: &str, value: u32) -> PyResult<Bound<'py, PyAny>> {
     let enumeration = py.import("fermata")?.getattr(name)?;
     enumeration
@@ -111,7 +113,8 @@ create_exception!(
      EIO: its state was lost; EPROTO: the card broke its protocol; ENODEV: the card is gone."
 );
 
-/// Returns the exception for an error of a call: an `OSError`, which Python makes a `TimeoutError`, `PermissionError`, ... by its number.
+/// Returns the exception for an error of a call: an `OSError`, which Python turns into a
+/// `TimeoutError`, `PermissionError`, ... by its number.
 fn error_of_call(object: &str, what: &str, error: Error) -> PyErr {
     let text = format!("{object}: {what}: {}", error.explained());
     PyOSError::new_err((error.errno(), text))

@@ -8,13 +8,15 @@ use pyo3::exceptions::{PyBlockingIOError, PyValueError};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A job queue in an arena, for one job of a queue engine: its jobs take no call.
+/// A job queue in an arena, for one job of a queue engine. Its jobs take no call to the driver.
 ///
-/// Queue(arena, offset, entries) is made before context.write_registers(queue.registers) and context.start(). The bytes from offset, a multiple
-/// of 64, are zeroed, and belong to the queue and the engine until the job has ended. entries is a power of two, 2 to 65536. ValueError: entries
-/// or offset is not allowed, or the queue does not fit into the arena. Addresses are those of the engine: arena.base and what follows. Methods
-/// that post a job return its number in the queue; BlockingIOError: the queue is full. An access to the queue of a card that is gone ends the
-/// program by SIGBUS, as to the arena.
+/// Queue(arena, offset, entries) is made before context.write_registers(queue.registers) and
+/// context.start(). The bytes from offset, a multiple of 64, are zeroed, and belong to the queue
+/// and the engine until the job has ended. entries is a power of two, 2 to 65536. ValueError:
+/// entries or offset is not allowed, or the queue does not fit into the arena. Addresses are the
+/// engine's: they begin at arena.base. Methods that post a job return its number in the queue.
+/// BlockingIOError: the queue is full. As with the arena, an access to the queue after the card is
+/// gone ends the program by SIGBUS.
 #[pyclass(frozen, module = "fermata")]
 pub(crate) struct Queue {
     inner: Mutex<SharedQueue>,
@@ -49,16 +51,17 @@ impl Queue {
         })
     }
 
-    /// The register whose value, a number of jobs, has the engine tell of complete jobs by Event.COMPLETED while it runs. With 0 it tells of jobs
-    /// only when it leaves its slot.
+    /// The register for the number of complete jobs at which the engine reports Event.COMPLETED
+    /// while it runs. With 0 it reports jobs only when it leaves its slot.
     #[classattr]
     const COALESCE_COUNT: u32 = uapi::QUEUE_REG_COALESCE_COUNT;
 
-    /// The register of the time in microseconds after which the engine tells of fewer jobs; 0: at once.
+    /// The register for the time in microseconds after which the engine reports fewer jobs; 0: at
+    /// once.
     #[classattr]
     const COALESCE_US: u32 = uapi::QUEUE_REG_COALESCE_US;
 
-    /// How many bytes a queue with so many entries takes. One entry always stays free.
+    /// Returns how many bytes a queue with this many entries takes. One entry always stays free.
     #[staticmethod]
     fn length(entries: u32) -> usize {
         fermata::queue::Queue::bytes(entries as usize)
@@ -70,13 +73,13 @@ impl Queue {
         self.lock().registers().into()
     }
 
-    /// Posts a copy of length bytes, in pieces of 64 from the beginning on.
+    /// Posts a copy of length bytes, in pieces of 64 from the beginning.
     #[pyo3(signature = (src, dst, length, tag=0))]
     fn copy(&self, src: u64, dst: u64, length: u64, tag: u64) -> PyResult<u64> {
         self.post(Operation::Copy { src, dst, length }, tag)
     }
 
-    /// Posts writes of the eight bytes of pattern, again and again, to length bytes.
+    /// Posts repeated writes of the eight bytes of pattern, to length bytes.
     #[pyo3(signature = (dst, length, pattern, tag=0))]
     fn fill(&self, dst: u64, length: u64, pattern: u64, tag: u64) -> PyResult<u64> {
         let fill = Operation::Fill {
@@ -98,7 +101,7 @@ impl Queue {
         self.post(hash, tag)
     }
 
-    /// Posts a CRC-32C, which is the result that reap() tells; crc: the CRC of the preceding bytes.
+    /// Posts a CRC-32C, which reap() returns as the result. crc: the CRC of the preceding bytes.
     #[pyo3(signature = (src, length, crc=0, tag=0))]
     fn crc32c(&self, src: u64, length: u64, crc: u32, tag: u64) -> PyResult<u64> {
         self.post(Operation::Crc32c { src, length, crc }, tag)
@@ -110,27 +113,29 @@ impl Queue {
         self.post(Operation::End, tag)
     }
 
-    /// Whether the engine has left its slot or is about to, so that posted jobs wait for context.ring(). ring() raises FileNotFoundError if the
-    /// engine has reached the end meanwhile.
+    /// Whether the engine has left its slot or is about to, so that posted jobs wait for
+    /// context.ring(). ring() raises FileNotFoundError if the engine has reached the end in the
+    /// meantime.
     #[getter]
     fn needs_doorbell(&self) -> bool {
         self.lock().needs_doorbell()
     }
 
-    /// Takes the oldest complete job out of the queue: an object with number, tag, result and error. error is 0, or EINVAL: the engine has refused
-    /// the job. None: no job is complete; wait for Event.COMPLETED, EMPTY or DONE.
+    /// Takes the oldest complete job out of the queue: an object with number, tag, result and
+    /// error. error is 0, or EINVAL if the engine refused the job. None: no job is complete; wait
+    /// for Event.COMPLETED, EMPTY or DONE.
     fn reap<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let reaped = self.lock().reap();
         reaped.map(|job| crate::of_reaped(py, &job)).transpose()
     }
 
-    /// How many jobs are complete since the queue was made, reaped or not.
+    /// How many jobs have completed since the queue was created, reaped or not.
     #[getter]
     fn completed(&self) -> u64 {
         self.lock().completed()
     }
 
-    /// How many jobs were posted and are not reaped.
+    /// How many jobs are posted and not reaped.
     #[getter]
     fn outstanding(&self) -> u64 {
         self.lock().outstanding()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One job, from its beginning to its end: the SHA-256 of a word. (In C: examples/hash.c.)
+//! One job from beginning to end: the SHA-256 of a word. (In C: examples/hash.c.)
 
 use fermata::work::{Outcome, Work, DATA};
 use fermata::{Context, Events};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A job that is taken off its slot half-way and goes on later, with nothing lost: the SHA-256 of
+//! A job that is taken off its slot half-way and resumed later, with nothing lost: the SHA-256 of
 //! 32 MiB of zeros. (In C, with an eventfd: examples/hold.c.)
 
 use fermata::work::{Outcome, Work};
@@ -15,7 +15,7 @@ fn main() -> fermata::Result<()> {
     context.create_snapshot()?;
     work.load(&context, &arena)?;
     context.start()?;
-    // Let it run for a while; then off its slot with it, unless it is done by then.
+    // Let the job run for a while, then take it off its slot, unless it is already done.
     std::thread::sleep(Duration::from_millis(50));
     match context.preempt(true) {
         Ok(()) | Err(Error::NotFound) => {}

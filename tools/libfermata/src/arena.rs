@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory that a context shares with its engine: of the driver, of the program itself, or of
-//! another context.
+//! The memory that a context shares with its engine. It belongs to the driver, to the program
+//! itself, or to another context.
 
 use crate::{uapi, Context, Error, Result};
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An arena, mapped whole. The engine may write it while a job runs, so there are no references
-/// into it: it is copied from and to, and words are accessed atomically.
+/// An arena, mapped as a whole. The engine may write to it while a job runs, so there are no
+/// references into it: data are copied in and out, and words are accessed atomically.
 #[derive(Debug)]
 pub struct Arena {
     memory: NonNull<u8>,
@@ -16,14 +16,14 @@ pub struct Arena {
     base: u64,
 }
 
-// SAFETY: a plain mapping; all access is by copies and atomics, as with any memory that others
-// write.
+// SAFETY: a plain mapping. All access is by copies and atomics, as for any memory that others write
+// to.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// `at`: only at that address; `EEXIST`: it is taken.
+    /// Maps an arena. With `at`, only at this address; `EEXIST`: the address is taken.
     pub(crate) fn map(
         file: BorrowedFd<'_>,
         length: usize,
@@ -70,28 +70,30 @@ impl Arena {
         self.base = base;
     }
 
-    /// Device address of its first byte.
+    /// Returns the device address of the first byte.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Whether it is mapped at its device address: pointers are valid on both sides.
+    /// Returns whether the arena is mapped at its device address, so that pointers are valid on
+    /// both sides.
     pub fn is_at_base(&self) -> bool {
         self.address() as u64 == self.base
     }
 
-    /// Where it is mapped.
+    /// Returns the address of the mapping.
     pub fn address(&self) -> usize {
         self.memory.as_ptr() as usize
     }
 
-    /// Where it is mapped, for programs in other languages. The engine may write there while a job runs: no Rust
-    /// reference may point to it, except to atomic or volatile data.
+    /// Returns the address of the mapping, for programs in other languages. The engine may write
+    /// there while a job runs: no Rust reference may point to it, except to atomic or volatile
+    /// data.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.memory
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -107,14 +109,15 @@ impl Arena {
         unsafe { self.memory.as_ptr().add(offset) }
     }
 
-    /// Copies into the arena. Panics beyond its end.
+    /// Copies `data` into the arena. Panics if they go beyond its end.
     pub fn write(&self, offset: usize, data: &[u8]) {
         let to = self.at(offset, data.len());
-        // SAFETY: within the mapping; `data` is not part of it, as nobody gets a reference to that.
+        // SAFETY: within the mapping. `data` is not part of it, because there are no references
+        // into it.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
     }
 
-    /// Copies out of the arena. Panics beyond its end.
+    /// Copies data out of the arena. Panics if they go beyond its end.
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
         let from = self.at(offset, length);
@@ -123,24 +126,24 @@ impl Arena {
         data
     }
 
-    /// A word at an offset that is a multiple of 8. Panics beyond its end.
+    /// Returns the word at an offset, which must be a multiple of 8. Panics beyond the end.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert_eq!(offset % 8, 0);
         #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
         let word = self.at(offset, 8).cast::<u64>();
-        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by
-        // words, too.
+        // SAFETY: aligned, and within the mapping, which lives as long as self. Others also access
+        // it by words.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Words from an offset that is a multiple of 8 on. Panics beyond its end.
+    /// Returns words from an offset, which must be a multiple of 8. Panics beyond the end.
     pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert_eq!(offset % 8, 0);
         let length = count.saturating_mul(8);
         #[allow(clippy::cast_ptr_alignment)] // the mapping begins with a page
         let words = self.at(offset, length).cast::<AtomicU64>();
-        // SAFETY: aligned, within the mapping, which lives as long as self; others access it by
-        // words, too.
+        // SAFETY: aligned, and within the mapping, which lives as long as self. Others also access
+        // it by words.
         unsafe { std::slice::from_raw_parts(words, count) }
     }
 
@@ -157,29 +160,29 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping made by `map`, to which no reference is left.
+        // SAFETY: the mapping made by `map`. No reference to it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }
 
 impl Context {
     /// Makes `length` bytes of the program's own memory the arena, with the device address `base`.
-    /// The driver pins the pages until the context ends, whatever becomes of their mapping.
+    /// The driver pins the pages until the context ends, even if they are unmapped before.
     ///
     /// # Safety
     ///
     /// While the context lives, jobs write to the memory: no reference may point to it, except to
     /// atomic or volatile data.
     pub unsafe fn use_memory(&self, memory: NonNull<u8>, length: usize, base: u64) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.use_memory_of(0, memory.as_ptr() as u64, length as u64, base) }
     }
 
-    /// Makes an arena of new anonymous memory of the program, which has the device address at which
-    /// it is mapped.
+    /// Makes new anonymous memory of the program the arena. Its device address is the address of
+    /// the mapping.
     pub fn create_own_arena(&self, length: usize) -> Result<Arena> {
         let arena = Arena::anonymous(length)?;
-        // SAFETY: an `Arena` gives no references to its memory except to atomics.
+        // SAFETY: an `Arena` gives out no references to its memory except to atomics.
         unsafe { self.use_memory_of(0, arena.base(), length as u64, arena.base()) }?;
         Ok(arena)
     }
@@ -190,12 +193,12 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::NotPermitted`]: `pid` is not 0, and this process has
-    /// neither `CAP_SYS_ADMIN` nor both `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`; those of
-    /// `FERMATA_IOC_ARENA_CREATE`.
+    /// neither `CAP_SYS_ADMIN` nor both `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`. Other errors
+    /// are those of `FERMATA_IOC_ARENA_CREATE`.
     ///
     /// # Safety
     ///
-    /// The promise of [`Context::use_memory`], for the process `pid`.
+    /// As for [`Context::use_memory`], but for the process `pid`.
     pub unsafe fn use_memory_of(
         &self,
         pid: u32,
@@ -211,18 +214,18 @@ impl Context {
             pid,
             ..Default::default()
         };
-        // SAFETY: the driver pins what is mapped there, and refuses what is not; the rest is the
-        // caller's promise.
+        // SAFETY: the driver pins what is mapped there, and refuses anything else. The rest is
+        // guaranteed by the caller.
         unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }.map(drop)
     }
 
     /// Makes `length` bytes at `address` in the memory of the process `pid` (0: this process) the
-    /// buffer for preempted state. The errors are those of [`Context::use_memory_of`] and of
+    /// snapshot buffer. The errors are those of [`Context::use_memory_of`] and of
     /// `FERMATA_IOC_SNAPSHOT_CREATE`.
     ///
     /// # Safety
     ///
-    /// The promise of [`Context::use_memory`], for the process `pid`.
+    /// As for [`Context::use_memory`], but for the process `pid`.
     pub unsafe fn create_snapshot_of(&self, pid: u32, address: u64, length: u64) -> Result<()> {
         let argument = uapi::SnapshotCreate {
             flags: uapi::SNAPSHOT_USER,
@@ -235,16 +238,16 @@ impl Context {
         unsafe { self.call(uapi::IOC_SNAPSHOT_CREATE, argument) }.map(drop)
     }
 
-    /// Makes `length` bytes of the arena of `lender` from `offset` on the arena of this context, too,
-    /// and maps them; the device address is that of the mapping. The lender's arena was made by
-    /// [`Context::create_arena`]. The lender is charged for the memory, and this context for the
-    /// mapping, a 64th of `length`. The memory, and what is charged for it, stays until both contexts
-    /// are closed.
+    /// Makes `length` bytes of the arena of `lender`, from `offset` on, also the arena of this
+    /// context, and maps them. The device address is the address of the mapping. The lender's arena
+    /// must have been made by [`Context::create_arena`]. The lender is charged for the memory, and
+    /// this context for the mapping, a 64th of `length`. The memory and its charge stay until both
+    /// contexts are closed.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`]: the lender's arena has no such part, or is memory of
-    /// a program's own; those of `FERMATA_IOC_ARENA_CREATE`.
+    /// [`Error::Invalid`]: the lender's arena has no such part, or is memory
+    /// of a program's own. Other errors are those of `FERMATA_IOC_ARENA_CREATE`.
     pub fn share_arena(&self, lender: &Self, offset: usize, length: usize) -> Result<Arena> {
         let made = self.share(lender, offset, length, None)?;
         let mut arena = Arena::map(self.as_fd(), length, made.mmap_offset, None)?;
@@ -252,8 +255,8 @@ impl Context {
         Ok(arena)
     }
 
-    /// Makes a part of the arena of `lender` the arena of this context, as
-    /// [`Context::share_arena`], with the device address `base`, and does not map the memory.
+    /// Makes a part of the arena of `lender` also the arena of this context, like
+    /// [`Context::share_arena`], but with the device address `base` and without mapping the memory.
     ///
     /// # Safety
     ///
@@ -285,7 +288,7 @@ impl Context {
             fd: lender.as_fd().as_raw_fd(),
             ..Default::default()
         };
-        // SAFETY: no pointers; the callers see to what jobs write.
+        // SAFETY: no pointers; the callers answer for what jobs write.
         unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cards of the machine, by what they can do.
+//! Finds the cards of the machine, also by engine.
 
 use crate::{Context, EngineId, Error, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The device nodes of the cards in `/dev`, in the order of their numbers.
+/// Returns the device nodes of the cards in `/dev`, in the order of their numbers.
 pub fn devices() -> Result<Vec<PathBuf>> {
     let found = devices_in(Path::new("/dev"))?;
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The numbers of the cards in `/dev`, in ascending order.
+/// Returns the numbers of the cards in `/dev`, in ascending order.
 pub fn card_numbers() -> Result<Vec<u32>> {
     let found = devices_in(Path::new("/dev"))?;
     Ok(found.into_iter().map(|(number, _)| number).collect())
@@ -29,7 +29,7 @@ fn devices_in(folder: &Path) -> Result<Vec<(u32, PathBuf)>> {
     Ok(found)
 }
 
-/// The number of the card whose node, and folder in `/sys/class/fermata`, has this name.
+/// Returns the number of the card whose node, and directory in `/sys/class/fermata`, has this name.
 pub fn card_number(name: &OsStr) -> Option<u32> {
     let digits = name.to_str()?.strip_prefix("fermata")?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -37,12 +37,14 @@ pub fn card_number(name: &OsStr) -> Option<u32> {
 }
 
 impl Context {
-    /// Opens the first card, by number, that has the engine and takes the context, and chooses the engine on it.
+    /// Opens the first card, by number, that has the engine and accepts the context, and chooses
+    /// the engine on it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`]: no card has the engine. Any other: that of the first card which has the engine or could
-    /// not be opened: [`Error::NotPermitted`], [`Error::NoSpace`], and what else `FERMATA_IOC_SETUP` gives.
+    /// [`Error::NotFound`]: no card has the engine. Any other error is the error of the first card
+    /// that has the engine or could not be opened: [`Error::NotPermitted`], [`Error::NoSpace`], or
+    /// another error of `FERMATA_IOC_SETUP`.
     pub fn open_engine(engine: EngineId) -> Result<Self> {
         let mut refusal = Error::NotFound;
         for device in devices()? {
@@ -64,8 +66,8 @@ pub fn major() -> std::io::Result<Option<u32>> {
     std::fs::read_to_string("/proc/devices").map(|devices| major_in(&devices))
 }
 
-/// Returns the major number in the contents of /proc/devices: lines of a number and a name, block
-/// devices last.
+/// Returns the major number in the contents of /proc/devices, whose lines are a number and a name;
+/// block devices come last.
 pub fn major_in(devices: &str) -> Option<u32> {
     let characters = devices.lines().take_while(|line| *line != "Block devices:");
     let mut pairs = characters.filter_map(|line| line.trim().split_once(' '));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Engines: what a slot of a card can do.
+//! Engines: what the slots of a card compute.
 
 use crate::uapi;
 use std::fmt;
 use std::str::FromStr;
 
-/// The UUID of an engine, in two words as the card has it.
+/// The UUID of an engine, as two words, which is how the card stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EngineId {
     /// The last eight bytes, as a big-endian number.
@@ -68,19 +68,19 @@ impl EngineId {
         (Self::COUNTER_DOWN, "counter_down"),
     ];
 
-    /// Its name, where it is one of [`EngineId::KNOWN`].
+    /// Returns the name, if the engine is one of [`EngineId::KNOWN`].
     pub fn name(self) -> Option<&'static str> {
         let known = Self::KNOWN.iter().find(|(engine, _)| *engine == self);
         known.map(|(_, name)| *name)
     }
 
-    /// The one of [`EngineId::KNOWN`] that has this name.
+    /// Returns the engine of [`EngineId::KNOWN`] that has this name.
     pub fn named(name: &str) -> Option<Self> {
         let known = Self::KNOWN.iter().find(|(_, known)| *known == name);
         known.map(|(engine, _)| *engine)
     }
 
-    /// Returns the engine of this UUID, or of this name of [`EngineId::KNOWN`].
+    /// Returns the engine with this UUID, or the engine of [`EngineId::KNOWN`] with this name.
     pub fn of(text: &str) -> Result<Self, UnknownEngine> {
         let uuid = || text.parse().ok();
         Self::named(text)
@@ -105,12 +105,12 @@ impl fmt::Display for EngineId {
     }
 }
 
-/// What is no UUID.
+/// A text that is not a UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a UUID such as 4c494e4b-4544-4c49-5354-000000000001")]
 pub struct NoUuid;
 
-/// A text that names no engine.
+/// A text that does not name an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no engine: give a UUID such as 4c494e4b-4544-4c49-5354-000000000001, or the name of an engine of the emulated card, such as sha256")]
 pub struct UnknownEngine(String);
@@ -118,7 +118,7 @@ pub struct UnknownEngine(String);
 impl FromStr for EngineId {
     type Err = NoUuid;
 
-    /// A UUID, as [`EngineId`] is displayed.
+    /// Parses a UUID in the form in which [`EngineId`] is displayed.
     fn from_str(text: &str) -> Result<Self, NoUuid> {
         const LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
         let parts: Vec<_> = text.split('-').collect();

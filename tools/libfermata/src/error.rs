@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a call can say instead of working; the header tells what each means for which call. Errors in
-//! words are for bindings of other languages, whose callers see a number only.
+//! Errors of calls. The header tells what each means for each call. The texts are for bindings of
+//! other languages, whose callers only see a number.
 
 use crate::uapi;
 
-/// An error of a call.
+/// An error returned by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// ENODEV
@@ -58,16 +58,16 @@ pub enum Error {
     /// EPROTO
     #[error("the card broke its protocol")]
     Protocol,
-    /// Any other.
+    /// Any other number.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     Other(i32),
 }
 
-/// What calls return.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The error of this number.
+    /// Returns the error with this number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {
             libc::ENODEV => Self::Gone,
@@ -91,7 +91,7 @@ impl Error {
         }
     }
 
-    /// Its number. Of [`Error::NotPermitted`], which two numbers have, EPERM.
+    /// Returns the number. [`Error::NotPermitted`], which has two numbers, gives EPERM.
     pub fn errno(self) -> i32 {
         match self {
             Self::Gone => libc::ENODEV,
@@ -125,7 +125,7 @@ impl Error {
 }
 
 impl Error {
-    /// Returns what usually helps, if the error alone tells that.
+    /// Returns what usually helps, if the error alone determines that.
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Self::Gone => "close the context, and open one on another card",
@@ -150,7 +150,7 @@ impl Error {
         })
     }
 
-    /// Returns the error, and what usually helps.
+    /// Returns the text of the error, and what usually helps.
     pub fn explained(self) -> String {
         match self.remedy() {
             Some(remedy) => format!("{self} ({remedy})"),

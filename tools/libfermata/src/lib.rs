@@ -64,20 +64,20 @@ impl Events {
     pub const EMPTY: Self = Self(uapi::EVENT_EMPTY);
     /// Something in the job's queue is complete, or may be.
     pub const COMPLETED: Self = Self(uapi::EVENT_COMPLETED);
-    /// The end of a job, or that it is held.
+    /// The job finished, failed, or is held.
     pub const ANY: Self = Self(uapi::EVENT_DONE | uapi::EVENT_HELD);
 
-    /// The events of a mask of `uapi::EVENT_*`; the driver refuses others.
+    /// Returns the events of a mask of `uapi::EVENT_*`. The driver refuses any other bit.
     pub const fn from_bits(mask: u32) -> Self {
         Self(mask)
     }
 
-    /// Their mask.
+    /// Returns the mask of these events.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether all of `other` are among these.
+    /// Returns whether these events include all of `other`.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -102,7 +102,7 @@ pub enum State {
     Failed,
     /// Off its slot until [`Context::ring`]: its queue is empty.
     Empty,
-    /// Of a later driver.
+    /// A state that this library does not know, of a later driver.
     Unknown(u32),
 }
 
@@ -128,7 +128,7 @@ pub struct Context {
     file: File,
 }
 
-/// A structure that goes to the driver: its first member says how large it is.
+/// An argument of a call to the driver. Its first member is its size.
 trait Argument: Default {
     fn set_size(&mut self, size: u32);
 }
@@ -172,7 +172,7 @@ arguments!(
 );
 
 impl Context {
-    /// Opens a card: a new context.
+    /// Opens a card and returns a new context.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         file.map(|file| Self { file })
@@ -184,8 +184,8 @@ impl Context {
     /// Pointers in the argument must be valid for what the call does with them.
     unsafe fn call<T: Argument>(&self, number: u32, mut argument: T) -> Result<T> {
         argument.set_size(size_of::<T>() as u32);
-        // SAFETY: the number goes with the type, which tells its size; pointers in it are the
-        // caller's promise.
+        // SAFETY: the call number belongs to the type of the argument, whose size was just set; the
+        // caller guarantees that pointers in the argument are valid.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), number.into(), &raw mut argument) };
         if done < 0 {
             return Err(Error::last());
@@ -193,13 +193,13 @@ impl Context {
         Ok(argument)
     }
 
-    /// What the card is.
+    /// Returns the properties of the card.
     pub fn card_info(&self) -> Result<uapi::CardInfo> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_CARD_INFO, uapi::CardInfo::default()) }
     }
 
-    /// What a slot is.
+    /// Returns the properties and counters of a slot.
     pub fn slot_info(&self, slot: u32) -> Result<uapi::SlotInfo> {
         let argument = uapi::SlotInfo {
             slot,
@@ -209,7 +209,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_SLOT_INFO, argument) }
     }
 
-    /// The slots that have this engine.
+    /// Returns the slots that have this engine.
     pub fn slots_of(&self, engine: EngineId) -> Result<Vec<u32>> {
         let mut found = Vec::new();
         for slot in 0..self.card_info()?.slots {
@@ -221,8 +221,8 @@ impl Context {
         Ok(found)
     }
 
-    /// Chooses the engine, and slots by a mask (0: all that have it). Returns the number of the
-    /// context.
+    /// Chooses the engine, and the slots by a mask (0: all slots that have the engine). Returns the
+    /// number of the context.
     pub fn setup(&self, engine: EngineId, slot_mask: u32) -> Result<u32> {
         let argument = uapi::Setup {
             afu_id_lo: engine.low,
@@ -234,7 +234,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_SETUP, argument) }.map(|done| done.context)
     }
 
-    /// Makes the arena and maps it; its device address is that of the mapping.
+    /// Creates the arena and maps it. Its device address is the address of the mapping.
     pub fn create_arena(&self, length: usize) -> Result<Arena> {
         let argument = uapi::ArenaCreate {
             length: length as u64,
@@ -247,7 +247,7 @@ impl Context {
         Ok(arena)
     }
 
-    /// Makes the buffer for preempted state. Returns its size.
+    /// Creates the snapshot buffer, for the state of a preempted job. Returns its size in bytes.
     pub fn create_snapshot(&self) -> Result<usize> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_SNAPSHOT_CREATE, uapi::SnapshotCreate::default()) }
@@ -262,25 +262,25 @@ impl Context {
             buffer: buffer.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the pointer is that of a buffer of this length.
+        // SAFETY: the pointer refers to a buffer of this length.
         unsafe { self.call(uapi::IOC_SNAPSHOT_READ, argument) }.map(drop)
     }
 
-    /// Writes registers, pairs of offset and value; all or none.
+    /// Writes registers, given as pairs of offset and value: all of them or none.
     pub fn write_registers(&self, registers: &[(u32, u64)]) -> Result<()> {
         let mut array = to_array(registers);
         self.registers(uapi::IOC_REGS_WRITE, &mut array)
     }
 
-    /// Reads registers: any while the context is on a slot and its job is restored, else declared results only
-    /// ([`Error::Again`]).
+    /// Reads registers. While the context is on a slot and its job is restored, any register can be
+    /// read; otherwise only declared results can, and another register gives [`Error::Again`].
     pub fn read_registers(&self, offsets: &[u32]) -> Result<Vec<u64>> {
         let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
         self.registers(uapi::IOC_REGS_READ, &mut array)?;
         Ok(array.iter().map(|r| r.value).collect())
     }
 
-    /// Declares the registers to be read at the end of a job.
+    /// Declares the registers that the driver reads when a job leaves its slot.
     pub fn declare_results(&self, offsets: &[u32]) -> Result<()> {
         let mut array = to_array(&offsets.iter().map(|o| (*o, 0)).collect::<Vec<_>>());
         self.registers(uapi::IOC_RESULTS, &mut array)
@@ -292,30 +292,31 @@ impl Context {
             regs: array.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the pointer is that of an array of this length, which may be written.
+        // SAFETY: the pointer refers to an array of this length, which may be written.
         unsafe { self.call(number, argument) }.map(drop)
     }
 
-    /// Starts a job; what was written to the arena before is visible to the engine. Returns the
-    /// job's number.
+    /// Starts a job. The engine sees what was written to the arena before. Returns the job's
+    /// number.
     pub fn start(&self) -> Result<u64> {
         self.start_with(0)
     }
 
-    /// As [`Context::start`], for a job that may be run again from its beginning, whatever it has
-    /// written to its arena by then: that is done, at most [`uapi::MAX_REPLAYS`] times, when its
-    /// state was lost, instead of letting it fail. [`uapi::Status::replays`] tells how often.
+    /// Like [`Context::start`], for a job that may be run again from its beginning, whatever it has
+    /// written to its arena by then. If the state of the job is lost, the job is started over, at
+    /// most [`uapi::MAX_REPLAYS`] times, instead of failing. [`uapi::Status::replays`] is the
+    /// number of times.
     pub fn start_replayable(&self) -> Result<u64> {
         self.start_with(uapi::START_REPLAYABLE)
     }
 
-    /// As [`Context::start`], but the job is held, as by [`Context::preempt`], until
+    /// Like [`Context::start`], but the job is held, as by [`Context::preempt`], until
     /// [`Context::resume`].
     pub fn start_held(&self) -> Result<u64> {
         self.start_with(uapi::START_HELD)
     }
 
-    /// As [`Context::start`], with a mask of `uapi::START_*`.
+    /// Like [`Context::start`], with a mask of `uapi::START_*`.
     pub fn start_with(&self, flags: u32) -> Result<u64> {
         let argument = uapi::Start {
             flags,
@@ -325,15 +326,16 @@ impl Context {
         unsafe { self.call(uapi::IOC_START, argument) }.map(|done| done.job)
     }
 
-    /// Takes the job off its slot, behind the next that waits for it or until [`Context::resume`].
+    /// Takes the job off its slot: until [`Context::resume`] if `hold` is set, otherwise behind the
+    /// next job that waits for the slot.
     pub fn preempt(&self, hold: bool) -> Result<()> {
         self.preempt_context(0, hold)
     }
 
     /// Takes the job off its slot, and waits until the job is held, for `limit` at most (`None`: as
-    /// long as needed), also where the file is `O_NONBLOCK`, which another process may have made it.
+    /// long as needed). Waits even if the file is `O_NONBLOCK`, which another process may have set.
     /// Returns whether the job is held; `false`: there is no job, or the job has ended. After an
-    /// error the job goes on.
+    /// error the job continues.
     pub fn hold(&self, limit: Option<Duration>) -> Result<bool> {
         match self.preempt(true) {
             Err(Error::NotFound) => return Ok(false),
@@ -347,7 +349,7 @@ impl Context {
         Ok(waited?.contains(Events::HELD))
     }
 
-    /// Preempts the job of this context (0), or of the one of this number.
+    /// Preempts the job of the context with this number; 0: of this context.
     pub(crate) fn preempt_context(&self, context: u32, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {
             flags: if hold { uapi::PREEMPT_HOLD } else { 0 },
@@ -358,12 +360,12 @@ impl Context {
         unsafe { self.call(uapi::IOC_PREEMPT, argument) }.map(drop)
     }
 
-    /// Lets a held job go on.
+    /// Resumes a held job.
     pub fn resume(&self) -> Result<()> {
         self.resume_context(0)
     }
 
-    /// Lets the held job of this context (0), or of the one of this number, go on.
+    /// Resumes the held job of the context with this number; 0: of this context.
     pub(crate) fn resume_context(&self, context: u32) -> Result<()> {
         let argument = uapi::Resume {
             context,
@@ -373,22 +375,22 @@ impl Context {
         unsafe { self.call(uapi::IOC_RESUME, argument) }.map(drop)
     }
 
-    /// Tells that there is work in the queue of the job again. [`Error::NotFound`]: there is no
-    /// job, or it has ended, as one does whose engine found an [`End`](queue::Operation::End)
-    /// without being told.
+    /// Rings the doorbell: the queue of the job has work again. [`Error::NotFound`]: there is no
+    /// job, or it has ended. A job also ends when its engine finds an
+    /// [`End`](queue::Operation::End) without a doorbell.
     pub fn ring(&self) -> Result<()> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_DOORBELL, uapi::Doorbell::default()) }.map(drop)
     }
 
-    /// State and counters.
+    /// Returns the state and the counters of the context.
     pub fn status(&self) -> Result<uapi::Status> {
         // SAFETY: no pointers.
         unsafe { self.call(uapi::IOC_STATUS, uapi::Status::default()) }
     }
 
-    /// Whether the last job has finished: [`Error::NotFound`] if there was none, [`Error::Busy`]
-    /// while it has not ended; if it has failed, why.
+    /// Returns `Ok` if the last job has finished. [`Error::NotFound`]: there was no job;
+    /// [`Error::Busy`]: the job has not ended; any other error: why the job failed.
     pub fn job_result(&self) -> Result<()> {
         let status = self.status()?;
         match State::from(status.state) {
@@ -399,7 +401,8 @@ impl Context {
         }
     }
 
-    /// Waits until one of `events` holds, for at most `limit`; a signal handler does not end it.
+    /// Waits until one of `events` holds, for at most `limit`. A signal handler does not end the
+    /// wait.
     pub fn wait(&self, events: Events, limit: Option<Duration>) -> Result<Events> {
         let deadline = limit.map_or(u64::MAX, deadline_in);
         loop {
@@ -410,8 +413,9 @@ impl Context {
         }
     }
 
-    /// Waits until one of `events` holds, or until `deadline` ([`now_ns`]; 0: does not wait; `u64::MAX`: for ever).
-    /// [`Error::Interrupted`]: a signal handler ran that was installed without `SA_RESTART`.
+    /// Waits until one of `events` holds, or until `deadline` (on the clock of [`now_ns`]; 0: does
+    /// not wait; `u64::MAX`: forever). [`Error::Interrupted`]: a signal handler ran that was
+    /// installed without `SA_RESTART`.
     pub fn wait_until(&self, events: Events, deadline: u64) -> Result<Events> {
         let argument = uapi::Wait {
             events: events.0,
@@ -422,8 +426,9 @@ impl Context {
         unsafe { self.call(uapi::IOC_WAIT, argument) }.map(|done| Events(done.happened))
     }
 
-    /// Has 1 added to an eventfd each time one of `events` begins to hold, and when the card goes; instead of the
-    /// eventfd before. `None`: to none.
+    /// Registers an eventfd to which 1 is added each time one of `events` begins to hold, and when
+    /// the card goes away. It replaces the previous eventfd. `None` only removes the previous
+    /// eventfd.
     pub fn set_eventfd(&self, eventfd: Option<(BorrowedFd<'_>, Events)>) -> Result<()> {
         let argument = uapi::Eventfd {
             events: eventfd.map_or(0, |(_, events)| events.0),
@@ -436,8 +441,8 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// For `poll()`: readable when the job is done, urgent when it is held, error and hang-up when
-    /// the card is gone.
+    /// The descriptor for `poll()`: readable when the job is done, urgent when it is held, error
+    /// and hang-up when the card is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -454,13 +459,13 @@ fn to_array(registers: &[(u32, u64)]) -> Vec<uapi::Reg> {
         .collect()
 }
 
-/// The deadline that is so long from now.
+/// Returns the deadline that is `limit` from now.
 pub fn deadline_in(limit: Duration) -> u64 {
     let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
     now_ns().saturating_add(limit)
 }
 
-/// `CLOCK_MONOTONIC`, on which deadlines are.
+/// Returns the time of `CLOCK_MONOTONIC`, on which deadlines are, in nanoseconds.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -471,16 +476,16 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What is measured of a slot, since the driver was bound to the card.
+/// Times that are measured for a slot, since the driver was bound to the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum SlotHistogram {
-    /// From the status that showed the end of a run until the next START, where the slot was
-    /// wanted.
+    /// From the status that showed the end of a run until the next START, if a job was waiting for
+    /// the slot.
     Gap = uapi::HISTOGRAM_GAP,
     /// From the first PAUSE to PAUSED.
     Save = uapi::HISTOGRAM_SAVE,
-    /// Restores, as the card tells it.
+    /// Restores, as the card reports them.
     Restore = uapi::HISTOGRAM_RESTORE,
     /// From the end of a slice until its PAUSE was written.
     Overrun = uapi::HISTOGRAM_OVERRUN,
@@ -499,7 +504,7 @@ impl SlotHistogram {
     ];
 }
 
-/// What is measured of a context, since it was set up.
+/// Times that are measured for a context, since it was set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ContextHistogram {
@@ -517,8 +522,8 @@ impl ContextHistogram {
 }
 
 impl Context {
-    /// How long things took on a slot. The 99th percentile is [`Histogram::quantile`] of 990,000:
-    /// at most 25 % (or 16 ns) too long, never too short.
+    /// Returns the histogram of a time that is measured for a slot. The 99th percentile is
+    /// [`Histogram::quantile`] of 990,000: at most 25 % (or 16 ns) too long, never too short.
     ///
     /// ```no_run
     /// # use fermata::{Context, SlotHistogram};
@@ -531,8 +536,9 @@ impl Context {
         self.histogram(which as u32, slot)
     }
 
-    /// How long things took for a context: the caller's own, or that with this number.
-    /// [`Error::NotPermitted`]: another user opened it.
+    /// Returns the histogram of a time that is measured for a context: the caller's own, or the
+    /// context with this number. [`Error::NotPermitted`]: another user
+    /// opened it.
     pub fn context_histogram(
         &self,
         number: Option<u32>,
@@ -550,7 +556,7 @@ impl Context {
             counts: buckets.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the pointer is that of an array of this length, which may be written.
+        // SAFETY: the pointer refers to an array of this length, which may be written.
         let read = unsafe { self.call(uapi::IOC_HISTOGRAM, argument) }?;
         Ok(Histogram {
             count: read.count,
@@ -562,12 +568,12 @@ impl Context {
     }
 }
 
-/// Calls `look`, which does not wait, whenever `file` tells that the job is done or held, until
+/// Calls `look`, which does not wait, each time `file` reports that the job is done or held, until
 /// `look` returns anything but [`Error::Again`] or [`Error::TimedOut`].
 ///
 /// # Errors
 ///
-/// [`Error::TimedOut`]: not within `limit`; those of `look`.
+/// [`Error::TimedOut`]: `limit` has passed. Other errors are those of `look`.
 fn until_ready<T>(
     file: &impl AsFd,
     limit: Option<Duration>,
@@ -583,7 +589,7 @@ fn until_ready<T>(
         if left == Some(Duration::ZERO) {
             return Err(Error::TimedOut);
         }
-        // A limit beyond what a `Timespec` holds is none.
+        // A limit that a `Timespec` cannot hold is no limit.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled = [PollFd::new(file, PollFlags::IN | PollFlags::PRI)];
         match poll(&mut polled, left.as_ref()) {
@@ -599,7 +605,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
 
-    /// Reads a byte of a stream that is not to block.
+    /// Reads a byte from a stream that does not block.
     fn look(stream: &UnixStream) -> Result<u8> {
         let mut byte = [0];
         let mut stream = stream;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Job queues: jobs and their results without a call (`uapi/fermata.h`, "job queues", and
-//! docs/queues.md).
+//! Job queues: jobs are posted and their results reaped without a call (`uapi/fermata.h`, "job
+//! queues", and docs/queues.md).
 
 use crate::uapi::{self, QueueControl, QueueJob, QueueStatus};
 use crate::{Arena, Error, Result};
@@ -11,48 +11,48 @@ use std::sync::Arc;
 const VALID: u64 = uapi::QUEUE_VALID as u64;
 const COMPLETE: u64 = uapi::QUEUE_COMPLETE as u64;
 const WORD: usize = size_of::<u64>();
-/// What jobs, statuses and the control block are aligned to, on both sides.
+/// Alignment of jobs, statuses and the control block, on both sides.
 const ALIGN: usize = 64;
 const ENTRIES: std::ops::RangeInclusive<usize> =
     uapi::QUEUE_MIN_ENTRIES as usize..=uapi::QUEUE_MAX_ENTRIES as usize;
 
-/// What a job does. Addresses are those of the engine: [`Arena::base`] and what follows.
+/// What a job does. Addresses are the engine's: they begin at [`Arena::base`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Copies `length` bytes, in pieces of 64 from the beginning on.
+    /// Copies `length` bytes, in pieces of 64, from the beginning.
     Copy {
-        /// From here.
+        /// Where the data are.
         src: u64,
-        /// To there.
+        /// Where the copy goes.
         dst: u64,
         /// Bytes.
         length: u64,
     },
-    /// Writes the eight bytes of `pattern`, as they are in memory, again and again.
+    /// Writes the eight bytes of `pattern`, in their order in memory, repeatedly.
     Fill {
-        /// To here.
+        /// Where the pattern is written.
         dst: u64,
         /// Bytes.
         length: u64,
         /// What is written.
         pattern: u64,
     },
-    /// SHA-256.
+    /// Computes a SHA-256.
     Sha256 {
-        /// Of what is here.
+        /// Where the data are.
         src: u64,
         /// Bytes.
         length: u64,
         /// Where the 32 bytes of the digest go.
         digest: u64,
     },
-    /// CRC-32C; the result is [`Reaped::outcome`].
+    /// Computes a CRC-32C. The result is [`Reaped::outcome`].
     Crc32c {
-        /// Of what is here.
+        /// Where the data are.
         src: u64,
         /// Bytes.
         length: u64,
-        /// CRC of what comes before; 0: nothing does.
+        /// CRC of the data that come before; 0: there are none.
         crc: u32,
     },
     /// Ends the engine's job when all others are complete.
@@ -100,7 +100,7 @@ impl Operation {
 pub struct Posted {
     /// Its number in this queue, from 0.
     pub number: u64,
-    /// The engine has left or is about to: it needs a doorbell.
+    /// Whether the engine has left its slot or is about to, so that a doorbell is needed.
     pub doorbell: bool,
 }
 
@@ -109,9 +109,9 @@ pub struct Posted {
 pub struct Reaped {
     /// Its number in this queue.
     pub number: u64,
-    /// What it was posted with.
+    /// The tag that it was posted with.
     pub tag: u64,
-    /// Its result; or why nothing was done: [`Error::Invalid`].
+    /// Its result, or why the engine has refused it: [`Error::Invalid`].
     pub outcome: Result<u64>,
 }
 
@@ -135,7 +135,7 @@ pub type Queue<'a> = QueueIn<&'a [AtomicU64]>;
 /// A queue that keeps its arena mapped.
 pub type SharedQueue = QueueIn<SharedWords>;
 
-/// A queue in memory, for one START of a queue engine. One thread posts and reaps at a time.
+/// A queue in memory, for one START of a queue engine. Only one thread may post and reap at a time.
 #[derive(Debug)]
 pub struct QueueIn<M> {
     words: M,
@@ -143,15 +143,15 @@ pub struct QueueIn<M> {
     entries: usize,
     /// Number of the next job to be posted.
     tail: u64,
-    /// The first that is not reaped, or the tail.
+    /// Number of the first job that is not reaped, or `tail`.
     oldest: u64,
     reaped: u64,
-    /// By entry: posted and not reaped.
+    /// For each entry, whether its job was posted and is not reaped.
     open: Vec<bool>,
 }
 
 impl SharedQueue {
-    /// Makes one in an arena, as [`Queue::new`] does.
+    /// Creates a queue in an arena, like [`Queue::new`].
     pub fn shared(arena: Arc<Arena>, offset: usize, entries: usize) -> Result<Self> {
         let count = words_in(&arena, offset, entries)?;
         let device = arena.base() + offset as u64;
@@ -164,7 +164,8 @@ impl SharedQueue {
     }
 }
 
-/// Returns how many words of the arena a queue at `offset` takes. [`Error::Invalid`]: it does not fit.
+/// Returns how many words of the arena a queue at `offset` takes. [`Error::Invalid`]: the queue
+/// does not fit.
 fn words_in(arena: &Arena, offset: usize, entries: usize) -> Result<usize> {
     let fits = ENTRIES.contains(&entries)
         && offset
@@ -177,14 +178,14 @@ fn words_in(arena: &Arena, offset: usize, entries: usize) -> Result<usize> {
 }
 
 impl<'a> Queue<'a> {
-    /// Bytes of a queue in the arena.
+    /// Returns the length in bytes of a queue in the arena.
     pub const fn bytes(entries: usize) -> usize {
         entries * (size_of::<QueueJob>() + size_of::<QueueStatus>()) + size_of::<QueueControl>()
     }
 
-    /// Makes one in an arena, at `offset`: [`Queue::bytes`] from there are zeroed and the queue's
-    /// own. `entries` is a power of two, 2 to 65,536, `offset` a multiple of 64. The engine must
-    /// not have started yet.
+    /// Creates a queue in an arena, at `offset`. The [`Queue::bytes`] from there are zeroed and
+    /// belong to the queue. `entries` is a power of two, 2 to 65,536, and `offset` a multiple of
+    /// 64. The engine must not have started yet.
     pub fn new(arena: &'a Arena, offset: usize, entries: usize) -> Result<Self> {
         let words = arena.words(offset, words_in(arena, offset, entries)?);
         Self::over(words, arena.base() + offset as u64, entries)
@@ -192,7 +193,7 @@ impl<'a> Queue<'a> {
 }
 
 impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
-    /// Makes one in words that an engine has at the device address `device`.
+    /// Creates a queue in words that are at the device address `device` for the engine.
     pub fn over(words: M, device: u64, entries: usize) -> Result<Self> {
         let count = || Queue::bytes(entries) / WORD;
         let allowed = ENTRIES.contains(&entries)
@@ -216,7 +217,7 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         })
     }
 
-    /// The registers that tell the engine of it.
+    /// Returns the registers that tell the engine where the queue is.
     pub fn registers(&self) -> [(u32, u64); 4] {
         let at = |word| self.device + (word * WORD) as u64;
         [
@@ -239,7 +240,7 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         self.statuses() + self.entries * size_of::<QueueStatus>() / WORD
     }
 
-    /// A word of a job, by its byte.
+    /// Returns the word of a job at a byte offset.
     fn job(&self, number: u64, at: usize) -> &AtomicU64 {
         &self.words.as_ref()[(self.entry(number) * size_of::<QueueJob>() + at) / WORD]
     }
@@ -253,7 +254,7 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         &self.words.as_ref()[self.control() + at / WORD]
     }
 
-    /// Whether a job can be posted: it takes two free pairs.
+    /// Returns whether a job can be posted. This takes two free pairs of job and status.
     pub fn has_room(&self) -> bool {
         let free = |word: &AtomicU64| word.load(Ordering::Acquire) & u64::from(u32::MAX) == 0;
         free(self.job(self.tail, 0))
@@ -261,13 +262,14 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
             && free(self.job(self.tail.wrapping_add(1), 0))
     }
 
-    /// Posts a job, without a look at whether the engine is there: after the last of several,
-    /// [`Queue::needs_doorbell`]. Returns its number; `None`: the queue is full.
+    /// Posts a job without checking whether the engine is there: call [`Queue::needs_doorbell`]
+    /// after the last of several jobs. Returns the job's number; `None`: the queue is full.
     pub fn push(&mut self, operation: Operation, tag: u64) -> Option<u64> {
         self.push_job(&operation.job(tag))
     }
 
-    /// Posts a job given as [`QueueJob`], as [`Queue::push`] does; its `header` and `reserved` are ignored.
+    /// Posts a job given as [`QueueJob`], like [`Queue::push`]. Its `header` and `reserved` are
+    /// ignored.
     pub fn push_job(&mut self, job: &QueueJob) -> Option<u64> {
         if !self.has_room() {
             return None;
@@ -285,7 +287,8 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         for (at, value) in members {
             self.job(number, at).store(value, Ordering::Relaxed);
         }
-        // Header and operation are one word: who sees VALID sees the operation, and all from above.
+        // Header and operation are one word: a reader that sees VALID also sees the operation, and
+        // all members written above.
         let header = VALID | u64::from(job.op) << 32;
         self.job(number, 0).store(header, Ordering::Release);
         let entry = self.entry(number);
@@ -294,10 +297,11 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         Some(number)
     }
 
-    /// Whether the engine has left or is about to, so that what was posted needs a doorbell.
+    /// Returns whether the engine has left its slot or is about to, so that posted jobs need a
+    /// doorbell.
     pub fn needs_doorbell(&self) -> bool {
-        // The engine writes idle, and looks for jobs behind a fence of its own: one of the two sees
-        // what the other has written.
+        // The engine writes idle, and then looks for jobs after a fence of its own: at least one of
+        // the two sides sees what the other has written.
         fence(Ordering::SeqCst);
         let idle = self.control_word(offset_of!(QueueControl, idle));
         idle.load(Ordering::Acquire) & u64::from(u32::MAX) != 0
@@ -312,13 +316,14 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         })
     }
 
-    /// Jobs complete since the START, mod 2^64; the data of as many is there.
+    /// Returns how many jobs are complete since the START, mod 2^64. The data that these jobs wrote
+    /// can be read.
     pub fn completed(&self) -> u64 {
         self.control_word(offset_of!(QueueControl, completed))
             .load(Ordering::Acquire)
     }
 
-    /// Jobs posted and not reaped.
+    /// Returns how many jobs are posted and not reaped.
     pub fn outstanding(&self) -> u64 {
         self.tail.wrapping_sub(self.reaped)
     }
@@ -332,7 +337,7 @@ impl<M: AsRef<[AtomicU64]>> QueueIn<M> {
         (0..span).find_map(|n| self.reap_job(self.oldest.wrapping_add(n)))
     }
 
-    /// Takes that job out of the queue, if it is complete and was not reaped.
+    /// Takes the job with this number out of the queue, if it is complete and was not reaped.
     pub fn reap_job(&mut self, number: u64) -> Option<Reaped> {
         let posted = number.wrapping_sub(self.oldest) < self.tail.wrapping_sub(self.oldest);
         let entry = self.entry(number);

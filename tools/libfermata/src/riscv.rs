@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs on the emulated card's RISC-V core (docs/card.md): how one is laid out in its arena,
-//! and what comes of it.
+//! Programs on the emulated card's RISC-V core (docs/card.md): how a program is laid out in its
+//! arena, and what its outcome is.
 
 use crate::{Arena, Context, Result};
 
-/// Where the output of a program stands in the arena, in bytes; before it is what the engine tells
-/// at the end.
+/// Offset of the program's output in the arena, in bytes. Before it the engine writes how the
+/// program ended.
 const OUTPUT: usize = 0x1000;
-/// Where the program stands.
+/// Offset of the program.
 const ELF: usize = 0x2000;
 const OUTPUT_ROOM: usize = ELF - OUTPUT;
-/// The engine's end word of a program that has called `exit()`.
+/// [`Outcome::end`] of a program that called `exit()`.
 pub const EXITED: u64 = 1;
 
-/// How long an arena for a program of `length` bytes is: bytes, whole pages. What follows in a
-/// longer one is the caller's.
+/// Returns how many bytes an arena for a program of `length` bytes has: whole pages. In a longer
+/// arena the rest is the caller's.
 pub fn arena_length(length: usize) -> usize {
     (ELF + length).next_multiple_of(4096)
 }
 
-/// Puts a program into the arena (of [`arena_length`] bytes or more), and makes it what the
-/// context's next job runs.
+/// Writes a program to the arena (of [`arena_length`] bytes or more), to be run as the context's
+/// next job.
 ///
-/// `arg` is what it gets in a0; `tag` is by what the card knows the job. The context must be set up
-/// for [`EngineId::RISCV`](crate::EngineId::RISCV). Panics if the arena is too short.
+/// The program gets `arg` in a0. The card knows the job by `tag`. The context must be set up for
+/// [`EngineId::RISCV`](crate::EngineId::RISCV). Panics if the arena is too short.
 pub fn load(context: &Context, arena: &Arena, elf: &[u8], arg: u32, tag: u64) -> Result<()> {
     arena.write(ELF, elf);
     let base = arena.base();
@@ -38,35 +38,35 @@ pub fn load(context: &Context, arena: &Arena, elf: &[u8], arg: u32, tag: u64) ->
     ])
 }
 
-/// What the engine tells of a program at its end, and what that has printed.
+/// What the engine reports when a program ends, and what the program has printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Why it ended: 1 is a call of `exit()`; docs/card.md has the others.
+    /// Why the program ended: 1 is a call of `exit()`; docs/card.md lists the others.
     pub end: u64,
-    /// The program's exit code, or what the trap tells.
+    /// The program's exit code, or the value that belongs to the trap.
     pub code: u64,
     /// Cycles of the core.
     pub cycles: u64,
-    /// Instructions that it has completed.
+    /// Instructions that the core has completed.
     pub instructions: u64,
     /// A checksum of the core's memory.
     pub memory: u64,
-    /// What it has printed, as far as there was room (4 KiB).
+    /// What the program has printed, up to 4 KiB.
     pub output: String,
 }
 
 impl Outcome {
-    /// What an arena says whose program, put there by [`load`], has ended.
+    /// Reads the outcome from the arena of a program that was put there by [`load`] and has ended.
     pub fn of(arena: &Arena) -> Self {
         Self::read(&arena.read(0, ELF))
     }
 
-    /// The same, of an arena's bytes; `None`: there are too few for one.
+    /// Reads the outcome from the bytes of an arena; `None`: there are too few bytes.
     pub fn from_bytes(arena: &[u8]) -> Option<Self> {
         arena.get(..ELF).map(Self::read)
     }
 
-    /// `head` is what stands before the program.
+    /// Reads the outcome from `head`, the bytes before the program.
     fn read(head: &[u8]) -> Self {
         let word = |at: usize| {
             let mut bytes = [0; 8];
@@ -84,7 +84,7 @@ impl Outcome {
         }
     }
 
-    /// Whether it has called `exit(0)`.
+    /// Returns whether the program called `exit(0)`.
     pub fn is_success(&self) -> bool {
         (self.end, self.code) == (EXITED, 0)
     }

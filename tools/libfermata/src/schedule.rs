@@ -9,26 +9,27 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Parameters of a context; the header tells units, ranges and what takes a capability.
+/// Parameters of a context. The header has their units and ranges, and tells which take a
+/// capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Param {
-    /// How long it runs while others wait, in nanoseconds.
+    /// How long the context runs while others wait, in nanoseconds.
     Timeslice,
-    /// How long its engine may take to pause, in nanoseconds.
+    /// How long the engine may take to pause, in nanoseconds.
     PreemptTimeout,
-    /// Its priority under [`Policy::Priority`], 0 to 31.
+    /// Priority under [`Policy::Priority`], 0 to 31.
     Priority,
-    /// Its weight under [`Policy::Fair`], 1 to 10,000.
+    /// Weight under [`Policy::Fair`], 1 to 10,000.
     Weight,
-    /// 1: its work goes before that of others, at once.
+    /// 1: the context's jobs preempt best-effort jobs at once.
     LatencyCritical,
-    /// At most so many percent of a slot; 0: no cap.
+    /// Cap in percent of one slot; 0: no cap.
     Cap,
-    /// The slots that it may use, a bit each.
+    /// The slots that the context may use, one bit each.
     SlotMask,
-    /// 1: its job is stopped at boundaries of the engine's work.
+    /// 1: the context's job is stopped at boundaries of the engine's work.
     Cooperative,
-    /// 0: its jobs run nowhere, and wait. For the administrator.
+    /// 0: the context's jobs are kept off slots. For the administrator.
     Enabled,
 }
 
@@ -46,12 +47,12 @@ impl Param {
         Self::Enabled,
     ];
 
-    /// The parameter of this number.
+    /// Returns the parameter with this number.
     pub fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|param| param.number() == number)
     }
 
-    /// Its number: `FERMATA_PARAM_*`.
+    /// Returns the number: `FERMATA_PARAM_*`.
     pub fn number(self) -> u32 {
         match self {
             Self::Timeslice => uapi::PARAM_TIMESLICE,
@@ -72,13 +73,13 @@ impl Param {
 pub struct Reservation {
     /// Time on a slot in each period.
     pub budget: Duration,
-    /// By when after the beginning of a period.
+    /// Deadline of the budget, from the beginning of a period.
     pub deadline: Duration,
     /// The length of a period.
     pub period: Duration,
 }
 
-/// What is to be set for a group; `None`: as it is.
+/// Settings of a group to change; `None`: unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupSettings {
     /// Its weight against other groups, 1 to 10,000.
@@ -87,11 +88,11 @@ pub struct GroupSettings {
     pub max_priority: Option<u32>,
     /// Time on slots of all its contexts together, in percent of one slot, up to 800; 0: no cap.
     pub cap: Option<u32>,
-    /// Contexts at the most; 0: as the driver has it for all groups.
+    /// Maximum number of contexts; 0: the driver's limit for all groups.
     pub max_contexts: Option<u32>,
-    /// Bytes of pinned memory at the most; 0: as the driver has it for all groups.
+    /// Maximum bytes of pinned memory; 0: the driver's limit for all groups.
     pub max_bytes: Option<u64>,
-    /// Slots that serve its contexts only, a bit each.
+    /// Slots that serve only contexts of the group, one bit each.
     pub exclusive: Option<u32>,
 }
 
@@ -107,25 +108,25 @@ impl GroupSettings {
 /// A registered group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number: that of the inode of its cgroup's directory.
+    /// The inode number of its cgroup's directory.
     pub number: u64,
     /// Its weight.
     pub weight: u32,
     /// The highest priority of its contexts.
     pub max_priority: u32,
-    /// Percent of one slot; 0: no cap.
+    /// Cap in percent of one slot; 0: no cap.
     pub cap: u32,
-    /// Contexts at the most; 0: as the driver has it for all groups.
+    /// Maximum number of contexts; 0: the driver's limit for all groups.
     pub max_contexts: u32,
-    /// Bytes of pinned memory at the most; 0: as the driver has it for all groups.
+    /// Maximum bytes of pinned memory; 0: the driver's limit for all groups.
     pub max_bytes: u64,
-    /// Slots that serve its contexts only, a bit each.
+    /// Slots that serve only contexts of the group, one bit each.
     pub exclusive: u32,
     /// Contexts that are set up.
     pub contexts: u32,
-    /// Bytes of pinned memory that they have.
+    /// Bytes of memory that these contexts have pinned.
     pub bytes: u64,
-    /// Time on slots that contexts have had in it.
+    /// Time on slots that contexts of the group have had.
     pub run: Duration,
 }
 
@@ -134,11 +135,11 @@ pub struct Group {
 pub enum Policy {
     /// By weight.
     Fair,
-    /// In turn.
+    /// In turns.
     RoundRobin,
     /// By priority.
     Priority,
-    /// By deadline of reservations.
+    /// By the deadlines of reservations.
     Deadline,
 }
 
@@ -146,7 +147,7 @@ impl Policy {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Fair, Self::RoundRobin, Self::Priority, Self::Deadline];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fair => uapi::POLICY_FAIR,
@@ -156,7 +157,7 @@ impl Policy {
         }
     }
 
-    /// The policy of this name.
+    /// Returns the policy with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
@@ -165,13 +166,13 @@ impl Policy {
 /// What to do to another context ([`Context::control`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// As [`Context::preempt`] without hold.
+    /// Like [`Context::preempt`] without hold.
     Preempt,
-    /// As [`Context::preempt`] with hold.
+    /// Like [`Context::preempt`] with hold.
     Hold,
-    /// As [`Context::resume`].
+    /// Like [`Context::resume`].
     Resume,
-    /// As [`Context::set_param`].
+    /// Like [`Context::set_param`].
     Param(Param, u64),
 }
 
@@ -180,12 +181,12 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl Context {
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     pub fn param(&self, param: Param) -> Result<u64> {
         self.param_range(param).map(|got| got.value)
     }
 
-    /// The value of a parameter, and those that the caller may set.
+    /// Returns the value of a parameter, and the range of values that the caller may set.
     pub fn param_range(&self, param: Param) -> Result<uapi::Param> {
         let argument = uapi::Param {
             param: param.number(),
@@ -200,7 +201,7 @@ impl Context {
         self.set_context_param(0, param, value)
     }
 
-    /// Sets a parameter of this context (0), or of the one of this number.
+    /// Sets a parameter of the context with this number; 0: of this context.
     fn set_context_param(&self, context: u32, param: Param, value: u64) -> Result<()> {
         let argument = uapi::Param {
             flags: uapi::SET,
@@ -213,7 +214,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_PARAM, argument) }.map(drop)
     }
 
-    /// Reserves time for this context (0), or for the one of this number; `None` drops a
+    /// Reserves time for the context with this number; 0: for this context. `None` drops the
     /// reservation.
     pub fn reserve(&self, context: u32, reservation: Option<Reservation>) -> Result<()> {
         let mut argument = uapi::Reserve {
@@ -230,7 +231,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_RESERVE, argument) }.map(drop)
     }
 
-    /// The reservation of this context (0), or of the one of this number.
+    /// Returns the reservation of the context with this number; 0: of this context.
     pub fn reservation(&self, context: u32) -> Result<Option<Reservation>> {
         let argument = uapi::Reserve {
             context,
@@ -245,8 +246,8 @@ impl Context {
         }))
     }
 
-    /// Announces that a job will be started in `ahead` from now, at most 10 s; `None` takes that
-    /// back.
+    /// Announces that a job will be started in `ahead` from now, at most 10 s. `None` withdraws the
+    /// announcement.
     pub fn hint(&self, ahead: Option<Duration>) -> Result<()> {
         let argument = uapi::Hint {
             at: ahead.map_or(0, |ahead| now_ns().saturating_add(ns(ahead))),
@@ -256,8 +257,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_HINT, argument) }.map(drop)
     }
 
-    /// The card's policy and starvation boost interval (zero: none), from sysfs. `None`: a policy
-    /// of a later driver. [`Error::NotReady`]: the card has no files below /sys.
+    /// Returns the card's policy and its starvation boost interval (zero: no boost), from sysfs.
+    /// `None`: a policy of a later driver. [`Error::NotReady`]: the card has no files below /sys.
     pub fn policy(&self) -> Result<(Option<Policy>, Duration)> {
         let read = |name| {
             let mut text = String::new();
@@ -272,15 +273,15 @@ impl Context {
         Ok((policy, Duration::from_millis(boost)))
     }
 
-    /// Chooses the card's policy. [`Error::NotFound`]: the driver does not have this policy;
+    /// Sets the card's policy. [`Error::NotFound`]: the driver does not have this policy;
     /// [`Error::NotReady`]: the card has no files below /sys.
     pub fn set_policy(&self, policy: Policy) -> Result<()> {
         self.write_sysfs("policy", policy.name())
     }
 
-    /// Chooses the card's starvation boost interval; zero: none. [`Error::OutOfRange`]: no whole
-    /// number of milliseconds, or out of range; [`Error::NotReady`]: the card has no files below
-    /// /sys.
+    /// Sets the card's starvation boost interval; zero: no boost. [`Error::OutOfRange`]: not a
+    /// whole number of milliseconds, or out of range; [`Error::NotReady`]: the card has no files
+    /// below /sys.
     pub fn set_boost(&self, boost: Duration) -> Result<()> {
         if boost.subsec_nanos() % 1_000_000 != 0 {
             return Err(Error::OutOfRange);
@@ -309,8 +310,8 @@ impl Context {
         })
     }
 
-    /// The group of this context (0), or of the one of this number: its weight, contexts and time
-    /// on slots.
+    /// Returns the group of the context with this number (0: of this context): its weight, contexts
+    /// and time on slots.
     pub fn group(&self, context: u32) -> Result<uapi::Group> {
         let argument = uapi::Group {
             context,
@@ -320,8 +321,8 @@ impl Context {
         unsafe { self.call(uapi::IOC_GROUP, argument) }
     }
 
-    /// Registers the subtree of a cgroup (version 2), of which `cgroup` is the directory, as one
-    /// group, or changes what is set for it. Returns what is in force then.
+    /// Registers the subtree of a cgroup (version 2) as one group, or changes the group's settings.
+    /// `cgroup` is the cgroup's directory. Returns the settings that are then in force.
     pub fn set_group(&self, cgroup: BorrowedFd<'_>, settings: &GroupSettings) -> Result<Group> {
         let mut argument = uapi::GroupSet {
             cgroup: cgroup.as_raw_fd(),
@@ -356,7 +357,7 @@ impl Context {
         })
     }
 
-    /// Ends the registration of the subtree of a cgroup. Returns what it was.
+    /// Ends the registration of the subtree of a cgroup. Returns the settings that the group had.
     pub fn remove_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
         self.group_set(uapi::GroupSet {
             flags: uapi::GROUP_REMOVE,
@@ -382,18 +383,19 @@ impl Context {
         })
     }
 
-    /// Lets this context be preempted and resumed together with the one of this number, and with
-    /// its gang.
+    /// Adds this context to the gang of the context with this number: the gang's members are
+    /// preempted and resumed together.
     pub fn join_gang(&self, context: u32) -> Result<()> {
         self.gang(uapi::GANG_JOIN, context).map(drop)
     }
 
-    /// Lets this context be preempted and resumed alone again.
+    /// Removes this context from its gang: it is preempted and resumed alone again.
     pub fn leave_gang(&self) -> Result<()> {
         self.gang(uapi::GANG_LEAVE, 0).map(drop)
     }
 
-    /// How many contexts are preempted and resumed together with this one, itself included.
+    /// Returns how many contexts are preempted and resumed together with this one, including
+    /// itself.
     pub fn gang_members(&self) -> Result<u32> {
         self.gang(0, 0)
     }
@@ -408,7 +410,7 @@ impl Context {
         Ok(unsafe { self.call(uapi::IOC_GANG, argument) }?.members)
     }
 
-    /// The contexts that are set up on the card.
+    /// Returns the contexts that are set up on the card.
     pub fn contexts(&self) -> Result<Vec<uapi::ContextInfo>> {
         let mut found = Vec::new();
         let mut cursor = 0;
@@ -429,7 +431,7 @@ impl Context {
         }
     }
 
-    /// Acts on the context of this number.
+    /// Performs an action on the context with this number.
     pub fn control(&self, context: u32, what: Control) -> Result<()> {
         if context == 0 {
             return Err(Error::NoContext);

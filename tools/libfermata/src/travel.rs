@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Calls for a context that is made anew elsewhere, from what it was.
+//! Calls that recreate a context elsewhere from its saved description.
 
 use crate::{uapi, Arena, Context, Error, Result};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 impl Context {
-    /// The context of a file that is open already: got from another process, which shares its
-    /// control then.
+    /// Returns the context of a file that is already open. If the file is another process's, both
+    /// processes control the context.
     pub fn from_file(file: OwnedFd) -> Self {
         Self {
             file: File::from(file),
@@ -19,13 +19,13 @@ impl Context {
         self.file.into()
     }
 
-    /// Maps the arena that the context has; `None`: it has none.
+    /// Maps the arena that the context already has; `None`: it has none.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAddress`]: nobody has mapped the arena before, so that it has no device address, and
-    /// this mapping would give it one; or its device address is 0, which the driver reports in the
-    /// same way. [`Error::Invalid`]: it is the program's own memory.
+    /// [`Error::NoAddress`]: the arena was never mapped, so that it has no device address, and this
+    /// mapping would determine it; or its device address is 0, which the driver reports in the same
+    /// way. [`Error::Invalid`]: the arena is the program's own memory.
     pub fn map_arena(&self) -> Result<Option<Arena>> {
         let status = self.status()?;
         if status.arena_length == 0 {
@@ -38,8 +38,8 @@ impl Context {
             .map(Some)
     }
 
-    /// Makes the arena with this device address, and maps it: at the same address where that is
-    /// free, else elsewhere ([`Arena::is_at_base`]).
+    /// Creates the arena with this device address, and maps it: at the same address if that is
+    /// free, otherwise at another ([`Arena::is_at_base`]).
     pub fn create_arena_at(&self, length: usize, base: u64) -> Result<Arena> {
         let argument = uapi::ArenaCreate {
             flags: uapi::ARENA_FIXED_BASE,
@@ -60,7 +60,7 @@ impl Context {
         Ok(arena)
     }
 
-    /// Brings a part of a state in, from which [`Context::start_saved`] goes on.
+    /// Writes a part of the state from which [`Context::start_saved`] resumes.
     pub fn write_snapshot(&self, offset: u64, state: &[u8]) -> Result<()> {
         let argument = uapi::SnapshotWrite {
             offset,
@@ -68,35 +68,35 @@ impl Context {
             buffer: state.as_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the pointer is that of a buffer of this length, which is only read.
+        // SAFETY: the pointer refers to a buffer of this length, which is only read.
         unsafe { self.call(uapi::IOC_SNAPSHOT_WRITE, argument) }.map(drop)
     }
 
-    /// Starts a job from the state that was brought in. Returns the job's number.
-    /// [`Error::NoState`]: there is none.
+    /// Starts a job from the state that was written. Returns the job's number. [`Error::NoState`]:
+    /// no state was written.
     pub fn start_saved(&self) -> Result<u64> {
         self.start_with(uapi::START_SAVED)
     }
 
-    /// As [`Context::start_saved`], but the job is held until [`Context::resume`].
+    /// Like [`Context::start_saved`], but the job is held until [`Context::resume`].
     pub fn start_saved_held(&self) -> Result<u64> {
         self.start_with(uapi::START_SAVED | uapi::START_HELD)
     }
 
-    /// The registers that were ever written, with the values that a job begins with.
+    /// Returns the registers that were ever written, with the values that a job begins with.
     pub fn written_registers(&self) -> Result<Vec<(u32, u64)>> {
         let found = self.list_registers(0)?;
         Ok(found.iter().map(|reg| (reg.offset, reg.value)).collect())
     }
 
-    /// The registers that are declared as results.
+    /// Returns the registers that are declared as results.
     pub fn declared_results(&self) -> Result<Vec<u32>> {
         let found = self.list_registers(uapi::REGS_RESULTS)?;
         Ok(found.iter().map(|reg| reg.offset).collect())
     }
 
-    /// How the context was made. `eventfd`: a descriptor of an eventfd, to compare. `process`: a
-    /// process that may have the context's own memory, or 0.
+    /// Returns how the context was set up. `eventfd`: a descriptor of an eventfd, to compare with
+    /// the context's. `process`: a process whose memory the context may use, or 0.
     pub fn config(&self, eventfd: Option<BorrowedFd<'_>>, process: u32) -> Result<uapi::Config> {
         let argument = uapi::Config {
             fd: eventfd.map_or(-1, |eventfd| eventfd.as_raw_fd()),
@@ -107,9 +107,9 @@ impl Context {
         unsafe { self.call(uapi::IOC_CONFIG, argument) }
     }
 
-    /// Tells the context, which has had no job, what its jobs have come to elsewhere: `last` is the
-    /// status of the other context, whose last job has ended, `results` are registers that are
-    /// declared as results, with their values. [`Error::Busy`]: the context has had a job.
+    /// Sets, in a context that has had no job, the outcome of the jobs of another context: `last`
+    /// is the status of the other context, whose last job has ended, and `results` are registers
+    /// that are declared as results, with their values. [`Error::Busy`]: the context has had a job.
     pub fn set_outcome(&self, last: &uapi::Status, results: &[(u32, u64)]) -> Result<()> {
         let outcome = uapi::Outcome {
             state: last.state,
@@ -123,7 +123,7 @@ impl Context {
         self.tell_outcome(outcome, results)
     }
 
-    /// Sets the values of results of a job that is held. [`Error::Busy`]: it is not held.
+    /// Sets the values of result registers of a held job. [`Error::Busy`]: the job is not held.
     pub fn set_results(&self, results: &[(u32, u64)]) -> Result<()> {
         let outcome = uapi::Outcome {
             state: uapi::STATE_HELD,
@@ -146,7 +146,7 @@ impl Context {
             regs: regs.as_ptr() as u64,
             ..outcome
         };
-        // SAFETY: the pointer is that of an array of this length, which is only read.
+        // SAFETY: the pointer refers to an array of this length, which is only read.
         unsafe { self.call(uapi::IOC_OUTCOME, argument) }.map(drop)
     }
 
@@ -158,7 +158,7 @@ impl Context {
             regs: array.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the pointer is that of an array of this length, which may be written.
+        // SAFETY: the pointer refers to an array of this length, which may be written.
         let listed = unsafe { self.call(uapi::IOC_REGS_LIST, argument) }?;
         array.truncate(listed.count as usize);
         Ok(array)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uapi/fermata.h` as Rust sees it: same names, same layout (a test reads the header and
-//! compares).
+//! `uapi/fermata.h` in Rust: same names, same layout (a test compares them with the header).
 
 #![allow(missing_docs)] // documented in the header
 
@@ -276,7 +275,7 @@ mod tests {
 
     type Fields = Vec<(String, usize)>;
 
-    /// Structures of the header: name, size and offsets by C's rules for its three types.
+    /// Returns the structures of the header: name, size, and offsets by C's rules for its types.
     fn structs() -> HashMap<String, (usize, Fields)> {
         let mut found = HashMap::new();
         let mut current: Option<(String, usize, Fields)> = None;
@@ -311,7 +310,7 @@ mod tests {
         found
     }
 
-    /// The value of a macro of the header: a number, perhaps shifted.
+    /// Returns the value of a macro of the header: a number, perhaps shifted.
     fn value(text: &str) -> u64 {
         let text = text.split("/*").next().unwrap().trim();
         let text = text.trim_start_matches('(').trim_end_matches(')');

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Jobs of the emulated card's simple engines (docs/card.md): which registers one has, and what
-//! comes of it.
+//! Jobs of the emulated card's simple engines (docs/card.md): their registers, and their outcomes.
 //!
-//! Programs for its RISC-V core are in [`riscv`](crate::riscv), queues in [`queue`](crate::queue).
+//! Programs for the RISC-V core are in [`riscv`](crate::riscv), queues in [`queue`](crate::queue).
 //!
 //! ```no_run
 //! use fermata::work::{Outcome, Work, DATA};
@@ -25,36 +24,36 @@
 
 use crate::{Arena, Context, EngineId, Result};
 
-/// Where the data of a job begin in its arena; before it is what the engine writes at its end.
+/// Offset of a job's data in its arena. Before the data the engine writes its results.
 pub const DATA: usize = 4096;
-/// The register that engines ignore: the emulated card's checker knows a tenant by it.
+/// The register that engines ignore, by which the emulated card's checker knows a tenant.
 pub const REG_TAG: u32 = 0x50;
-/// Bytes of a node of a list: address of the next one, value.
+/// Bytes of a node of a list: the address of the next node, and a value.
 pub const NODE: usize = 16;
-/// Bytes of a line, which is what membench and blockmix work on.
+/// Bytes of a line, the unit of membench and blockmix.
 pub const LINE: u64 = 64;
 
-/// What a membench does with its lines.
+/// How a membench accesses lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reads them.
     Read,
     /// Writes a pattern.
     Write,
-    /// Reads them, and writes what it has read xor the pattern.
+    /// Reads them, and writes what was read, xor the pattern.
     Update,
 }
 
-/// A job; its data begin at [`DATA`].
+/// A job. Its data begin at [`DATA`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Walks a list.
     LinkedList {
-        /// Where in the arena the first node is, in bytes.
+        /// Offset of the first node in the arena, in bytes.
         head: usize,
-        /// After so many nodes it ends; 0: at the list's end.
+        /// Number of nodes after which the job ends; 0: at the end of the list.
         limit: u64,
-        /// What the checksum begins with.
+        /// Initial value of the checksum.
         seed: u64,
         /// Bytes of the nodes.
         length: u64,
@@ -63,13 +62,13 @@ pub enum Work {
     Membench {
         /// Bytes of the data: a multiple of [`LINE`].
         length: u64,
-        /// So many accesses.
+        /// Number of accesses.
         count: u64,
-        /// Of pattern and order.
+        /// Seed of the pattern and of the order.
         seed: u64,
-        /// What kind of access.
+        /// Kind of access.
         access: Access,
-        /// In random order.
+        /// Whether the order is random.
         random: bool,
     },
     /// Hashes data.
@@ -83,27 +82,27 @@ pub enum Work {
         length: u64,
         /// Bytes of a block, 64 to 65,536.
         block: u64,
-        /// What the digest begins with.
+        /// Initial value of the digest.
         seed: u64,
     },
     /// Counts up or down, in four bits.
     Counter {
-        /// Up.
+        /// Whether it counts up.
         up: bool,
-        /// So many counts; 0: for ever.
+        /// Number of counts; 0: endless.
         count: u64,
-        /// Where it begins.
+        /// Initial value.
         first: u64,
     },
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a list, a membench, a blockmix: how many nodes, accesses, blocks, and a checksum over
-    /// them.
+    /// Of a list, a membench or a blockmix: the number of nodes, accesses or blocks, and a checksum
+    /// over them.
     Checksum {
-        /// How many.
+        /// Number of nodes, accesses or blocks.
         count: u64,
         /// The checksum; of a blockmix: the digest of the last block.
         checksum: u64,
@@ -112,7 +111,7 @@ pub enum Outcome {
     Digest([u8; 32]),
     /// Of a counter.
     Bits {
-        /// How many counts.
+        /// Number of counts.
         count: u64,
         /// The four bits at the end.
         bits: u64,
@@ -120,7 +119,7 @@ pub enum Outcome {
 }
 
 impl Work {
-    /// The engine that it needs.
+    /// Returns the engine that the job needs.
     pub fn engine(&self) -> EngineId {
         match self {
             Self::LinkedList { .. } => EngineId::LINKED_LIST,
@@ -132,7 +131,7 @@ impl Work {
         }
     }
 
-    /// Bytes of the data.
+    /// Returns the length of the data in bytes.
     pub fn data_length(&self) -> u64 {
         match self {
             Self::LinkedList { length, .. }
@@ -143,12 +142,12 @@ impl Work {
         }
     }
 
-    /// Bytes of an arena that holds it: whole pages.
+    /// Returns the length of an arena for the job in bytes: whole pages.
     pub fn arena_length(&self) -> usize {
         DATA + self.data_length().next_multiple_of(4096) as usize
     }
 
-    /// Its registers, in an arena with this device address.
+    /// Returns the registers for an arena with this device address.
     pub fn registers(&self, base: u64) -> Vec<(u32, u64)> {
         let data = base + DATA as u64;
         match *self {
@@ -198,8 +197,8 @@ impl Work {
         }
     }
 
-    /// The registers that have the outcome, too: count and checksum (or bits), or bytes done and
-    /// the digest's four words.
+    /// Returns the registers that also have the outcome: count and checksum (or bits), or bytes
+    /// done and the four words of the digest.
     pub fn result_registers(&self) -> &'static [u32] {
         match self {
             Self::LinkedList { .. } | Self::Blockmix { .. } => &[0x38, 0x40],
@@ -209,14 +208,14 @@ impl Work {
         }
     }
 
-    /// Makes it what the context's next job does; the data must be there when that starts.
+    /// Makes this the context's next job. The data must be in the arena before the job starts.
     pub fn load(&self, context: &Context, arena: &Arena) -> Result<()> {
         arena.write(0, &[0; 32]);
         context.write_registers(&self.registers(arena.base()))?;
         context.declare_results(self.result_registers())
     }
 
-    /// What the engine has written when it had done the job.
+    /// Returns what the engine has written at the end of the job.
     pub fn outcome(&self, arena: &Arena) -> Outcome {
         let (count, second) = (arena.load(0), arena.load(8));
         match self {
@@ -238,7 +237,7 @@ impl Work {
         }
     }
 
-    /// The same, of the registers that [`Work::result_registers`] names.
+    /// Returns the outcome from the registers of [`Work::result_registers`].
     pub fn outcome_of_registers(&self, context: &Context) -> Result<Outcome> {
         let values = context.read_registers(self.result_registers())?;
         Ok(match self {
@@ -263,8 +262,8 @@ impl Work {
     }
 }
 
-/// Puts a list into an arena, from [`DATA`] on: a node for each of `values`, one after the other.
-/// Panics beyond the arena's end.
+/// Writes a list to an arena, from [`DATA`] on: a node for each of `values`, one after the other.
+/// Panics if the list goes beyond the arena's end.
 pub fn write_list(arena: &Arena, values: &[u64]) {
     for (node, value) in values.iter().enumerate() {
         let at = DATA + node * NODE;

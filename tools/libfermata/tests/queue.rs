@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's side of job queues against the emulated card's engine, in one process: no job is
-//! lost, whoever is first.
+//! The program's side of job queues against the emulated card's engine, in one process: no job is
+//! lost, whichever side is faster.
 #![allow(missing_docs, clippy::pedantic)]
 
 #[path = "../../../card/tests/engine/words.rs"]
@@ -16,7 +16,7 @@ use words::{Words, BASE};
 
 const SIZE: usize = 1 << 20;
 const DATA: u64 = BASE + (1 << 19);
-/// Nothing that is waited for takes as long, on any machine.
+/// Longer than any wait of these tests takes, on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn regs(queue: &Queue<'_>) -> AppRegs {
@@ -93,7 +93,7 @@ fn each_operation_gives_what_it_says() {
         reaped.iter().map(|job| job.tag).collect::<Vec<_>>(),
         (10..17).collect::<Vec<_>>()
     );
-    // The check value of CRC-32C, whole and from the CRC of "1234" on.
+    // The check value of CRC-32C, of the whole and continued from the CRC of "1234".
     let outcomes: Vec<_> = reaped.into_iter().map(|job| job.outcome).collect();
     let crc = Ok(0xe306_9283);
     assert_eq!(
@@ -140,7 +140,8 @@ fn jobs_are_reaped_in_any_order_and_their_pairs_used_again() {
     while queue.completed() < 2 {
         engine.step(64, &mut bus).unwrap();
     }
-    // The younger two; then room is still what the older one leaves: none, as its pair is the next.
+    // Only the younger two are complete. Reaping them makes no room, because the pair of the older
+    // job is the next to be used.
     assert_eq!(queue.reap_job(first), None);
     assert_eq!(queue.reap_job(short[1]).unwrap().tag, 2);
     assert_eq!(queue.reap_job(short[1]), None);
@@ -158,8 +159,8 @@ fn jobs_are_reaped_in_any_order_and_their_pairs_used_again() {
     assert_eq!([queue.reap_job(2), queue.reap_job(99)], [None, None]);
 }
 
-/// A card with a driver: it runs the engine with a preemption now and then, lets it leave as soon
-/// as it is idle, and brings it back at a doorbell, which it remembers while the engine is there.
+/// A card with a driver: runs the engine, preempts it now and then, lets it leave when it is idle,
+/// and brings it back at a doorbell. A doorbell that comes while the engine is there is remembered.
 fn serve(regs: &AppRegs, mut bus: Words, doorbell: &AtomicBool) {
     let mut engine: Box<dyn Engine> = EngineKind::Queue.start(regs);
     for turn in 0.. {
@@ -179,8 +180,8 @@ fn serve(regs: &AppRegs, mut bus: Words, doorbell: &AtomicBool) {
     }
 }
 
-/// Posts `jobs` jobs to a card in another thread, up to `together` at a time with a random pause
-/// between, and reaps them. Returns how many doorbells it took.
+/// Posts `jobs` jobs to a card in another thread, up to `together` at a time with random pauses in
+/// between, and reaps them. Returns how many doorbells this took.
 fn race(seed: u64, jobs: u64, together: u64) -> u64 {
     let memory = Words::new(SIZE);
     let mut queue = Queue::over(&memory.0, BASE, 16).unwrap();
@@ -217,8 +218,8 @@ fn race(seed: u64, jobs: u64, together: u64) -> u64 {
 
 #[test]
 fn no_doorbell_is_lost() {
-    // Until both have happened in one race: the engine has left, and the engine sees the job in
-    // time. On a busy machine that takes more than one.
+    // Repeats until one race had both cases: the engine had left, and the engine saw the job in
+    // time. On a busy machine this takes more than one race.
     let both = (0..64).any(|seed| (1..20_000).contains(&race(seed, 20_000, 1)));
     assert!(both);
 }
