@@ -412,8 +412,8 @@ fn of_number(call: Call, error: Error) -> Option<Explanation> {
     })
 }
 
-/// Explains errors of parameters and reservations of any context: those of the own context, and
-/// those of a missing capability.
+/// Explains errors of parameters and reservations of any context: the errors that the own context
+/// can give, and a missing capability.
 fn of_settings_of_any(call: Call, error: Error) -> Option<Explanation> {
     match (call, error) {
         (_, Error::NoContext) => Some(NO_CONTEXT),
@@ -481,7 +481,7 @@ fn of_groups(error: Error) -> Option<Explanation> {
     })
 }
 
-/// The advice, held against `uapi/fermata.h`: each error that the header names at a call is
+/// Compares the advice with `uapi/fermata.h`: each error that the header names for a call is
 /// explained, with the capability that the header names there.
 #[cfg(test)]
 mod tests {
@@ -490,7 +490,7 @@ mod tests {
 
     const HEADER: &str = include_str!("../../../uapi/fermata.h");
 
-    /// What the header calls errors.
+    /// The header's names of errors.
     const ERRORS: [(&str, i32); 25] = [
         ("EPERM", 1),
         ("ENOENT", 2),
@@ -551,7 +551,7 @@ mod tests {
         ("group_set", &[Call::GroupSet]),
     ];
 
-    /// Errors of calls that fermatactl does not make so.
+    /// Errors of calls that fermatactl does not make in this way.
     const NEVER: [(&str, &str, &str); 15] = [
         ("setup", "ENXIO", "of the calls before it"),
         ("setup", "EINVAL", "it names no slots"),
@@ -570,14 +570,14 @@ mod tests {
         ("wait", "EAGAIN", "O_NONBLOCK is not set"),
     ];
 
-    /// The description of a structure.
+    /// Returns the description of a structure.
     fn description(name: &str) -> &'static str {
         let begin = format!("/**\n * struct fermata_{name} - ");
         let at = HEADER.find(&begin).unwrap_or_else(|| panic!("{begin}"));
         HEADER[at..].split("*/").next().unwrap()
     }
 
-    /// The words of a text that are all capitals, digits and underscores.
+    /// Returns the words of a text that are all capitals, digits and underscores.
     fn capitals(text: &str) -> impl Iterator<Item = &str> {
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
     }
@@ -605,7 +605,7 @@ mod tests {
 
     #[test]
     fn every_error_that_the_header_names_is_explained() {
-        // The same everywhere: it does not matter which call it was.
+        // Explained alike for every call.
         let anywhere = ["E2BIG", "EFAULT", "EINTR", "ENODEV", "ENOMEM", "ENOTTY"];
         for (name, calls) in CALLS {
             for (error, errno) in errors_of(description(name)) {
@@ -639,7 +639,7 @@ mod tests {
         for (name, calls) in CALLS {
             let mut there = capabilities_of(description(name));
             if name == "snapshot_create" {
-                // It is charged as an arena is.
+                // The snapshot buffer is charged like an arena.
                 there.extend(capabilities_of(description("arena_create")));
             }
             if acts_on_any_context(name) {

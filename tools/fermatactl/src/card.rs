@@ -58,7 +58,7 @@ pub(crate) fn all() -> Result<Vec<CardName>> {
     Ok(devices.into_iter().map(CardName).collect())
 }
 
-/// The device node of a card, as it is without opening the node.
+/// The device node of a card: what is known without opening it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) number: u32,
@@ -99,7 +99,7 @@ impl Node {
     }
 }
 
-/// An open card. The file is no use of the card until its context is set up.
+/// An open card. The file does not count as a use of the card until its context is set up.
 pub(crate) struct Card {
     pub(crate) name: CardName,
     pub(crate) file: Context,
@@ -277,8 +277,8 @@ impl Figures {
     }
 }
 
-/// Reads a file of lines in sysfs, by pages: the driver writes lines anew for each read, and a line
-/// of which two reads get a part each would be no number of any time.
+/// Reads a file of lines in sysfs, by whole pages. The driver writes the lines anew for each read,
+/// so a line split between two reads would mix figures of different times.
 pub(crate) fn read_lines(path: &Path) -> io::Result<String> {
     // A multiple of the length of lines.
     const PAGE: usize = 4096;

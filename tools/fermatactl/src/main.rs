@@ -57,8 +57,8 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// Prints the error and returns the exit status. Help and version, which clap hands over as errors,
-/// too, are printed as text.
+/// Prints the error and returns the exit status. Help and version, which clap also returns as
+/// errors, are printed as text.
 pub(crate) fn refuse(error: &clap::Error, words: impl Iterator<Item = OsString>) -> ExitCode {
     if error.use_stderr() && asks_for_json(words) {
         let trouble = trouble_of(error);
@@ -69,7 +69,7 @@ pub(crate) fn refuse(error: &clap::Error, words: impl Iterator<Item = OsString>)
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Returns whether the words include `--json`; words behind `--` belong to another command.
+/// Returns whether the words include `--json`. Words after `--` belong to another command.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     let mut ours = words.take_while(|word| word != "--");
     ours.any(|word| word == "--json")

@@ -81,8 +81,9 @@ fn not_permitted(path: &Path, metadata: &Metadata, card: Option<u32>) -> Trouble
     )
 }
 
-/// Returns whether a group as `stat` shows it has a number in this user namespace: a group without
-/// one is shown as the overflow group, which in the first namespace is a group like others.
+/// Returns whether a group, as shown by `stat`, has a number in this user namespace. A group
+/// without a number is shown as the overflow group, which in the initial namespace is an ordinary
+/// group.
 fn has_number(gid: u32) -> bool {
     let numbers = |path: &str| -> Option<Vec<u32>> {
         let text = fs::read_to_string(path).ok()?;
@@ -131,7 +132,7 @@ impl Presence {
         Self::look_below(Path::new("/"))
     }
 
-    /// Does the same as [`Presence::look`] with sys/ and proc/ in the folder `root`.
+    /// Like [`Presence::look`], with sys/ and proc/ in the folder `root`.
     fn look_below(root: &Path) -> Self {
         let class = root.join("sys/class");
         if let Ok(entries) = fs::read_dir(class.join("fermata")) {

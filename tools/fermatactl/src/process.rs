@@ -17,7 +17,7 @@ pub(crate) fn command(pid: u32) -> Option<String> {
     Some(format!("[{}]", name(pid)?))
 }
 
-/// Returns the arguments of a process, without those that are empty.
+/// Returns the arguments of a process, except empty ones.
 pub(crate) fn arguments(pid: u32) -> Option<Vec<String>> {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&arguments);
@@ -25,7 +25,7 @@ pub(crate) fn arguments(pid: u32) -> Option<Vec<String>> {
     Some(words.map(Into::into).collect())
 }
 
-/// Returns the processes of this name.
+/// Returns the processes with this name.
 pub(crate) fn all_of(wanted: &str) -> impl Iterator<Item = u32> + '_ {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The output of commands: answers, as text or as JSON, and errors with advice, and with how far a
-//! command with several targets came.
+//! The output of commands: answers, as text or as JSON, and errors with advice. The error of a
+//! command with several targets also tells which targets were done.
 
 use crate::advice::{self, Call};
 use fermata::Error;
@@ -249,7 +249,7 @@ impl Progress {
     }
 }
 
-/// Empty for a command with one target, which was not done then.
+/// Empty for a command with one target, which then was not done.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.done[..], &self.not_done[..]) {

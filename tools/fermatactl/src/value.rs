@@ -314,7 +314,7 @@ pub(crate) fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Parsed<Du
     }
 }
 
-/// Parses the time from a hint to the job.
+/// Parses the time from a hint to the start of the job.
 pub(crate) fn ahead(text: &str) -> Parsed<Duration> {
     time_in(text, &(Duration::from_micros(1)..=Duration::from_secs(10)))
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
-# Drives fermatactl in the guest of `vm/run ctl`: each `point` is a TAP point, numbered there. What is to be parsed as JSON goes to /report.
+# Drives fermatactl in the guest of `vm/run ctl`: each `point` is a TAP point, numbered there.
+# Output that is to be parsed as JSON goes to /report.
 point() { # point WHAT COMMAND…: good if the command succeeds
 	what=$1
 	shift
@@ -77,14 +78,14 @@ point "files that are no cards" says "/etc/passwd is not a fermata card" ctl lis
 point "nor is another driver's device" says "/dev/null is not a fermata card" ctl list /dev/null
 
 # --- tenants -------------------------------------------------------------
-# Counters that go on until they are killed: two that share slot 0.
+# Counters that run until they are killed: two that share slot 0.
 forever=1000000000000000
 fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
 one=$!
 fermatactl run counter_up --count $forever --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 &
 two=$!
 until [ "$(ctl list | awk '/fermatactl run/ && $2 ~ /running|queued/' | wc -l)" = 2 ]; do sleep 0.1; done
-# Lines of their own, in the order of their numbers.
+# Each has a line of its own, in the order of the numbers.
 A=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 1p)
 B=$(ctl list | awk '/fermatactl run/ { print $1 }' | sed -n 2p)
 ctl list >/report/list
@@ -199,7 +200,7 @@ point "a trace of a card that is not there" says "there are: fermata0" ctl trace
 point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
 point "a command that there is not" sh -c '! fermatactl trace -o /tmp/trace.json -- /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'
 point "a trace that cannot be written" sh -c '! fermatactl trace -o /nowhere/trace --duration 10ms 2>/tmp/err && grep -q "/nowhere/trace: No such file" /tmp/err'
-# One that does not get to read until its buffer has overflowed.
+# A trace that does not get to read until its buffer has overflowed.
 fermatactl set 0 "$A" timeslice=500us
 fermatactl trace --buffer 64 -o /tmp/trace.json >/tmp/lost &
 slow=$!
@@ -273,7 +274,7 @@ END
 screen_status=$?
 point "top on a terminal of 80x24, with keys" sh -c "cat /tmp/screen.err; [ $screen_status = 0 ]"
 point "its keys have raised the priority" is "$(value_of "$A" priority)" 21
-# While both are held nothing changes: what a narrow terminal shows must be what a wide one does.
+# While both are held nothing changes: a narrow terminal must show the same values as a wide one.
 ctl hold 0 "$A" "$B"
 is_state "$A" held && is_state "$B" held
 for width in 40 60 69 70 80 200; do

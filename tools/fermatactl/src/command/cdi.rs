@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl cdi`: what a container runtime has to know of cards (docs/containers.md).
+//! `fermatactl cdi`: tells container runtimes what they need to know about cards
+//! (docs/containers.md).
 //! Source: Container Device Interface, SPEC.md, version 0.7.0.
 
 use crate::card::{self, Node};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The first version with supplementary groups.
 const VERSION: &str = "0.7.0";
 const KIND: &str = "fermata.dev/card";
-/// The device that is every card.
+/// The name of the device that stands for all cards.
 const ALL: &str = "all";
 
 /// Pass cards on to containers, by the Container Device Interface
@@ -81,7 +82,7 @@ struct DeviceNode {
 #[derive(Serialize)]
 struct Written<'a> {
     output: &'a Path,
-    /// As `--device` names them; none: there is no such file now.
+    /// Names for `--device`; empty: there is no card, and the file was removed.
     devices: Vec<String>,
 }
 
@@ -135,13 +136,13 @@ impl Specification {
     }
 
     fn text(&self) -> String {
-        // Paths below /dev are text.
+        // Paths below /dev are valid text, so this does not fail.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
 impl Device {
-    /// The devices that are this card.
+    /// Returns the devices that stand for this card.
     fn of(node: &Node) -> impl Iterator<Item = Self> + '_ {
         let names = [Some(node.number.to_string()), node.pci_address.clone()];
         let names = names.into_iter().flatten();
@@ -149,7 +150,7 @@ impl Device {
     }
 
     fn new(name: &str, nodes: &[Node]) -> Self {
-        // The group root is that of a node that udev has given to nobody, and no way to the node.
+        // Group root means that udev has given the node to no group. Joining root would not help.
         let groups = nodes.iter().map(|node| node.gid).filter(|&gid| gid != 0);
         Self {
             name: name.into(),
@@ -206,7 +207,8 @@ fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses what is there and is no file, like /dev/stdout, which is a symbolic link.
+/// Refuses an existing path that is not a regular file, such as /dev/stdout, which is a symbolic
+/// link.
 fn check_kind(file: &Path) -> io::Result<()> {
     match fs::symlink_metadata(file) {
         Ok(there) if !there.is_file() => Err(io::Error::other("not a regular file")),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Commands that act on what others have: `fermatactl preempt`, `hold`, `resume`, `disable`, `enable`
-//! and `hint` on contexts of other programs, `set` on a card or a context, `group` on the subtree of a
-//! cgroup.
+//! Commands that act on what belongs to others: `fermatactl preempt`, `hold`, `resume`, `disable`,
+//! `enable` and `hint` on contexts of other programs, `set` on a card or a context, `group` on the
+//! subtree of a cgroup.
 
 use crate::advice::Call;
 use crate::card::{Card, CardName};
@@ -68,8 +68,8 @@ impl Targets {
         })
     }
 
-    /// Returns the first context that the driver will refuse, by the state of the contexts in
-    /// `there`.
+    /// Returns the first context that the driver will refuse, judging by the states of the contexts
+    /// in `there`.
     fn refused_beforehand(&self, control: Control, there: &[ContextInfo]) -> Option<Refusal> {
         let needs_job = matches!(control, Control::Preempt | Control::Hold | Control::Resume);
         self.contexts.iter().find_map(|number| {
@@ -108,7 +108,7 @@ commands! {
     Preempt: Control::Preempt, "preempting", "preempted";
     /// Take jobs off their slots until `resume` (CAP_SYS_ADMIN)
     Hold: Control::Hold, "holding", "held";
-    /// Let held jobs go on (CAP_SYS_ADMIN)
+    /// Resume held jobs (CAP_SYS_ADMIN)
     Resume: Control::Resume, "resuming", "resumed";
     /// Keep all jobs of contexts off slots, later ones too, until `enable` (CAP_SYS_ADMIN)
     Disable: Control::Param(Param::Enabled, 0), "disabling", "disabled";
@@ -118,10 +118,10 @@ commands! {
 
 /// Announce the next job of a context, so that a slot is free by then
 ///
-/// The driver takes a hint from who has the context's descriptor only, so this gets the descriptor
-/// from its program as a debugger would (same user, or root). A hint has an effect if the job would
-/// take a slot from another one at once: latency-critical, of a higher priority, or with a
-/// reservation. For own jobs: `fermatactl run --hint`.
+/// The driver accepts a hint only through the context's descriptor, so this command gets the
+/// descriptor from the context's program as a debugger would (same user, or root). A hint has an
+/// effect if the job would take a slot from another one at once: latency-critical, of a higher
+/// priority, or with a reservation. For own jobs: `fermatactl run --hint`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Hint {
     /// The card
@@ -129,7 +129,7 @@ pub(crate) struct Hint {
     /// The number of the context
     #[arg(value_parser = value::context)]
     context: u32,
-    /// In how long the job will be started: 1us to 10s; `never` takes the last hint back
+    /// In how long the job will be started: 1us to 10s; `never` withdraws the last hint
     #[arg(value_parser = when)]
     when: When,
 }
@@ -151,7 +151,7 @@ fn when(text: &str) -> std::result::Result<When, String> {
 struct HintAnswer {
     card: Option<u32>,
     context: u32,
-    /// Null if the hint was taken back.
+    /// Null if the hint was withdrawn.
     ahead_ns: Option<u64>,
 }
 
@@ -193,18 +193,18 @@ impl Hint {
 /// Of a context: timeslice=TIME (100us to 10s), preempt-timeout=TIME (1ms to 10s), priority=0…31,
 /// weight=1…10000, latency-critical=yes|no, cap=0…100 (percent; 0: none),
 /// slots=SLOT,…, cooperative=yes|no, reservation=BUDGET/DEADLINE/PERIOD (or none; budget from 100us
-/// up to the deadline, deadline up to the period, period 1ms to 10s). What holds for groups is set
-/// by `fermatactl group`.
+/// up to the deadline, deadline up to the period, period 1ms to 10s). Groups have settings of their
+/// own: `fermatactl group`.
 ///
-/// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md tells what each does. They are set one
-/// after another; the first that is refused ends it: those before it stay, and the error tells
-/// which were set and which were not.
+/// A TIME has a unit: 500us, 2ms, 1s. docs/scheduler.md describes each setting. Settings are
+/// applied one after another until one is refused. Those before it stay, and the error tells which
+/// were set and which were not.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "fermatactl set <CARD> [CONTEXT] <NAME=VALUE>...")]
 pub(crate) struct Set {
     /// The card
     card: CardName,
-    /// The number of a context, if it is for one; then what to set
+    /// The number of a context, unless the settings are for the card; then the settings
     #[arg(required = true, value_name = "[CONTEXT] NAME=VALUE")]
     words: Vec<Word>,
 }
@@ -317,11 +317,12 @@ fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Resul
     Ok(settings.iter().map(ToString::to_string).collect())
 }
 
-/// Show or set what holds for the subtree of a cgroup (CAP_SYS_ADMIN)
+/// Show or change the settings for the subtree of a cgroup (CAP_SYS_ADMIN)
 ///
-/// Whatever is set registers the cgroup: all contexts of programs in it and below are one group
-/// then, also contexts that are open already. It holds until the cgroup is removed, or until
-/// --remove, also while the group has no context. Without options it shows what is set.
+/// Any setting registers the cgroup: all contexts of programs in it and below it are then one
+/// group, including contexts that are already open. The registration lasts until the cgroup is
+/// removed, or until --remove, even while the group has no context. Without options the settings
+/// are shown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Group {
     /// The card
@@ -329,7 +330,7 @@ pub(crate) struct Group {
     /// The directory of a cgroup (version 2), such as /sys/fs/cgroup/user.slice/user-1000.slice
     #[arg(value_name = "CGROUP")]
     cgroup: PathBuf,
-    /// Its weight against other groups: 1 to 10000, at first 100
+    /// Its weight against other groups: 1 to 10000, initially 100
     #[arg(long, value_parser = weight)]
     weight: Option<u32>,
     /// The highest priority that its contexts may have: 0 to 31
@@ -338,14 +339,14 @@ pub(crate) struct Group {
     /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; 0: no cap
     #[arg(long, value_name = "PERCENT", value_parser = cap)]
     cap: Option<u32>,
-    /// Contexts at the most: 1 to 65536; 0: as the module parameter max_contexts_group
+    /// Maximum number of contexts: 1 to 65536; 0: as set by the module parameter max_contexts_group
     #[arg(long, value_name = "N", value_parser = max_contexts)]
     max_contexts: Option<u32>,
-    /// Pinned memory of all its contexts at the most, such as 512M; 0: as the module parameter
+    /// Maximum pinned memory of all its contexts, such as 512M; 0: as set by the module parameter
     /// max_pinned_group_mib
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     max_bytes: Option<u64>,
-    /// Slots that serve its contexts only, such as 0,2; `none`: all serve all
+    /// Slots that serve only its contexts, such as 0,2; `none`: no slot serves only them
     #[arg(long, value_name = "SLOTS", value_parser = exclusive)]
     exclusive: Option<u32>,
     /// End the registration
@@ -390,7 +391,7 @@ struct GroupAnswer {
     max_priority: u32,
     /// Percent of one slot; null: none.
     cap: Option<u32>,
-    /// Null if the module parameter holds.
+    /// Null if the module parameter applies.
     max_contexts: Option<u32>,
     max_bytes: Option<u64>,
     exclusive: Vec<u32>,

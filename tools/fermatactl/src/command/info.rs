@@ -12,10 +12,10 @@ use crate::view::{CardView, ContextView, SlotView};
 use fermata::{uapi, ContextHistogram, SlotHistogram};
 use serde::Serialize;
 
-/// Tell all about a card, or about a context
+/// Show everything about a card, or about a context
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
-    /// The card; may be left out where there is only one
+    /// The card; may be omitted if there is only one
     card: Option<CardName>,
     /// The number of a context
     #[arg(value_parser = value::context)]
@@ -155,7 +155,7 @@ fn about_context(context: &ContextView) -> String {
 /// List cards, their slots, and the contexts on them
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// These cards; without one, all that may be opened
+    /// The cards; by default all that may be opened
     #[arg(value_name = "CARD")]
     cards: Vec<CardName>,
 }
@@ -237,12 +237,12 @@ fn contexts(contexts: &[ContextView]) -> String {
 
 /// Print counters and histograms of a card or of a context
 ///
-/// Of a card they count since the driver was bound to it, of a context since it was set up;
-/// docs/statistics.md tells what each measures. Percentiles are at most 25 % too long. With --json
-/// all buckets are there.
+/// The counters of a card begin when the driver is bound to it, those of a context when it is set
+/// up; docs/statistics.md describes each of them. Percentiles are at most 25 % too long. --json
+/// shows all buckets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stats {
-    /// The card; may be left out where there is only one
+    /// The card; may be omitted if there is only one
     card: Option<CardName>,
     /// The number of a context
     #[arg(value_parser = value::context)]
@@ -506,7 +506,7 @@ struct Guest {
     /// Null if the caller may not know whose contexts there are; likewise the next three.
     contexts: Option<usize>,
     contexts_on_slots: Option<usize>,
-    /// Of the contexts that the daemon has now, as `wait_ns`.
+    /// Of the contexts that the daemon has now; likewise `wait_ns`.
     run_ns: Option<u64>,
     wait_ns: Option<u64>,
 }

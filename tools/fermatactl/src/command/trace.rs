@@ -48,7 +48,7 @@ pub(crate) struct Trace {
     /// Where the events go as the kernel prints them
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Record for so long, as 500ms or 10s
+    /// Record for this time, such as 500ms or 10s
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "command")]
     duration: Option<Duration>,
     /// Room for events of each processor that are not yet read, in KiB: 64 to 1048576
@@ -77,7 +77,7 @@ struct Answer {
     turns: usize,
     contexts: usize,
     seconds: f64,
-    /// Of the command.
+    /// The exit status of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<i32>,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The figures of a card, as sysfs has them, and whose its groups are, by the paths of their cgroups.
+//! The figures of a card from sysfs, and the tenants of its groups, from the paths of their
+//! cgroups.
 
 use super::pages::{Buckets, Labels};
 use crate::card::{read_lines, Figures, Monitor};
@@ -9,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The first of the bounds that histograms have, about a microsecond, is that of this bucket; then
-/// every octave has one.
+/// The bucket whose lower bound, about a microsecond, is the first bound of the metrics. After it
+/// there is one bound in each octave.
 const FIRST_BOUND: usize = 20;
 const BUCKETS_OF_OCTAVE: usize = 4;
 
@@ -202,8 +203,8 @@ fn machine(name: &str) -> Option<String> {
     Some(machine.into())
 }
 
-/// Returns the text behind the escapes of systemd (`\x2d`), as systemd-escape --unescape does but
-/// for `-`, which is itself in these names.
+/// Decodes the escapes of systemd (`\x2d`), like systemd-escape --unescape, except that `-` stands
+/// for itself in these names.
 fn unescaped(name: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = name;
@@ -223,7 +224,7 @@ fn unescaped(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the UID of a pod: of kubepods-...-podUID.slice with _ for -, or of podUID.
+/// Returns the UID of a pod: from kubepods-...-podUID.slice, with _ for -, or from podUID.
 fn pod(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         Some(slice) if slice.starts_with("kubepods-") => slice.rsplit_once("-pod")?.1,
@@ -238,7 +239,7 @@ fn pod(name: &str) -> Option<String> {
     is_uid.then_some(uid)
 }
 
-/// Returns the identifier of a container: 64 hexadecimal digits behind the name of its runtime.
+/// Returns the identifier of a container: 64 hexadecimal digits after the name of its runtime.
 fn container(name: &str) -> Option<String> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let id = name.rsplit('-').next()?;
@@ -246,7 +247,7 @@ fn container(name: &str) -> Option<String> {
     is_id.then(|| id.into())
 }
 
-/// Returns what stands behind `prefix` in the cgroups that slurmstepd has made.
+/// Returns what follows `prefix` in the names of the cgroups that slurmstepd has made.
 fn slurm(names: &[&str], prefix: &str) -> Option<String> {
     let scope = names
         .iter()

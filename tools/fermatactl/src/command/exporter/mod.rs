@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl exporter`: metrics for Prometheus (docs/metrics.md).
 //!
-//! [`cards`] reads cards and names the tenants of their groups, [`pages`] writes the metrics. Nothing is
-//! read unless somebody asks.
+//! [`cards`] reads cards and names the tenants of their groups, [`pages`] writes the metrics.
+//! Nothing is read until a client asks for it.
 //!
-//! The server is for requests of one small page: HTTP/1.1, one request a connection. Clients are not
-//! trusted: size of a request, time of a connection and number of connections are bounded.
+//! The server is made for requests of one small page: HTTP/1.1, one request per connection. Clients
+//! are not trusted: the size of a request, the time of a connection and the number of connections
+//! are bounded.
 
 mod cards;
 mod pages;
@@ -30,9 +31,9 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Serve metrics of all cards for Prometheus
 ///
-/// GET /metrics answers in OpenMetrics, or in the older text format to those who do not ask for
-/// OpenMetrics. The figures are those of all tenants: it takes the group fermata-monitor, and no
-/// capability, to read them.
+/// GET /metrics answers in OpenMetrics, or in the older text format if the client does not ask for
+/// OpenMetrics. The figures are those of all tenants: reading them takes the group fermata-monitor,
+/// and no capability.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Exporter {
     /// Listen on this socket, to which the user and the group of the exporter may connect
@@ -73,11 +74,11 @@ impl Exporter {
         };
         let collector = Mutex::new(Collector::default());
         let answer: Arc<Answer> = Arc::new(move |format| {
-            // Readers take turns. What a reader that has panicked has seen holds all the same.
+            // Readers take turns. What a reader had seen before it panicked is still true.
             let mut collector = collector.lock().unwrap_or_else(PoisonError::into_inner);
             collector.page(format)
         });
-        // Only systemd wants to know.
+        // Only systemd is interested, so a failure does not matter.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         listener.serve(&answer)
     }
@@ -112,12 +113,12 @@ fn refused(address: SocketAddr, error: &std::io::Error) -> Trouble {
 /// Reads cards.
 #[derive(Default)]
 struct Collector {
-    /// Numbers of the cards that were there at some time.
+    /// Numbers of all cards seen so far.
     seen: BTreeSet<u32>,
 }
 
 impl Collector {
-    /// Returns the metrics of now.
+    /// Returns the current metrics.
     fn page(&mut self, format: Format) -> String {
         let entries = fs::read_dir(CLASS).into_iter().flatten().flatten();
         self.seen
@@ -136,14 +137,14 @@ impl Collector {
     }
 }
 
-/// Bytes of a request at the most, and how many headers it can have.
+/// Maximum bytes of a request, and maximum number of its headers.
 const REQUEST_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
-/// Connections at once at the most; later ones are closed.
+/// Maximum number of connections at once. Later ones are closed.
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to send the request, and to take the answer.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// How long no connection is accepted after one could not be.
+/// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Returns the text of the metrics.
@@ -156,7 +157,7 @@ enum Listener {
 }
 
 impl Listener {
-    /// Answers requests for ever.
+    /// Answers requests forever.
     fn serve(&self, answer: &Arc<Answer>) -> ! {
         match self {
             Self::Unix(socket) => serve(|| Ok(socket.accept()?.0), answer),
@@ -190,7 +191,7 @@ fn serve<C: Connection>(mut accept: impl FnMut() -> io::Result<C>, answer: &Arc<
     let connections = Arc::new(());
     loop {
         let Ok(connection) = accept() else {
-            // There are no descriptors or no memory now.
+            // Descriptors or memory have run out for now.
             thread::sleep(PAUSE);
             continue;
         };
@@ -227,16 +228,16 @@ fn response(status: &str, content_type: &str, text: &str) -> String {
     )
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Metrics(Format),
-    /// It is refused with this status.
+    /// A request that is refused with this status.
     Refused(&'static str),
 }
 
 impl Request {
-    /// Returns the request; `None`: it is not complete.
+    /// Returns the request; `None`: the request is not complete.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(one_more.read(&mut [0]).unwrap_or(0), 0);
         assert!(begin.elapsed() < TIME_MAX);
         for mut client in slow.into_iter().chain([first]) {
-            // Bytes that come now and then do not prolong the time.
+            // Single bytes now and then do not prolong the time.
             let _ = client.write(b"G");
             let _ = client.read(&mut [0]);
         }

@@ -452,7 +452,7 @@ impl Page {
         }
     }
 
-    /// Adds a metric that is no histogram, with all its samples; nothing if there are none.
+    /// Adds a metric that is not a histogram, with all its samples. Adds nothing if there are none.
     pub(super) fn add(
         &mut self,
         what: &Description,
@@ -509,7 +509,7 @@ impl Page {
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // A string takes all.
+        // Writing to a string does not fail.
         let _ = writeln!(self.text, "{line}");
     }
 
@@ -592,7 +592,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
-        // What the driver does not tell is not 0.
+        // A figure that the driver does not report is left out, instead of being 0.
         assert!(
             !text.contains("max_contexts") && !text.contains("resets"),
             "{text}"

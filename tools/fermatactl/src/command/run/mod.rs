@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermatactl run`: any engine on a file.
+//! `fermatactl run`: runs any engine on a file.
 //!
 //! Options for certain engines: each engine takes its own; an option that is left belongs to another
 //! engine. For unknown engines, options set registers directly.
@@ -29,8 +29,8 @@ use std::time::Duration;
 /// operation on the file), riscv (the file is a program: ELF, for RV32IMC), counter_up and
 /// counter_down (no file).
 ///
-/// Any other is named by its UUID, as `fermatactl list` shows it (or with --raw, a known one, too):
-/// the arena begins with the file, and --reg and --result say what its registers are for.
+/// Any other engine is named by its UUID, as `fermatactl list` shows it (with --raw, a known engine
+/// too): the arena begins with the file, and --reg and --result say what its registers are for.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // switches of a command line
 pub(crate) struct Run {
@@ -44,13 +44,13 @@ pub(crate) struct Run {
     /// A parameter of the context, as with `fermatactl set`; may be given several times
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<ContextSetting>,
-    /// Announce each job so long before it is started, 1us to 10s, so that a slot is free by then
+    /// Announce each job this long before it is started, 1us to 10s, so that a slot is free by then
     #[arg(long, value_name = "TIME", value_parser = value::ahead)]
     hint: Option<Duration>,
-    /// Run it so many times, 1 or more
+    /// Run the job this many times, 1 or more
     #[arg(long, default_value = "1", value_name = "N", value_parser = value::count)]
     repeat: u64,
-    /// It may run again from its beginning if the card loses its state
+    /// Let the job run again from its beginning if the card loses its state
     #[arg(long)]
     replayable: bool,
     /// The word by which the emulated card knows whose job it is (register 0x50)
@@ -277,10 +277,10 @@ struct Options {
     #[arg(long, value_enum)]
     op: Option<OperationName>,
     /// riscv: what the program gets in a0, 32 bits [default: 0]; queue: pattern of fill, CRC (32
-    /// bits) that crc32c goes on from [default: 0]
+    /// bits) that crc32c continues from [default: 0]
     #[arg(long, value_name = "WORD", value_parser = number)]
     arg: Option<u64>,
-    /// Take a known engine as one by UUID
+    /// Treat a known engine like one named by UUID
     #[arg(long)]
     raw: bool,
     /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena; may be
@@ -329,7 +329,7 @@ impl OperationName {
 enum OperationName {
     /// Copies it
     Copy,
-    /// Fills so many bytes with the pattern of --arg
+    /// Fills as many bytes with the pattern of --arg
     Fill,
     /// Its SHA-256
     #[default]

@@ -329,7 +329,7 @@ impl Column {
         let view = &row.view;
         match self {
             Self::Context => frame.name(row.card, view.context),
-            // For a queued context, the reason that keeps it from running is of interest.
+            // For a queued context, the reason why it does not run is of interest.
             Self::State => view
                 .attributes
                 .first()

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// with --once, --count or --json it prints plain text (or JSON), an interval at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// These cards; without one, all that may be opened
+    /// The cards; by default all that may be opened
     #[arg(value_name = "CARD")]
     cards: Vec<CardName>,
     /// How long an interval is: 100ms to 1h
@@ -37,13 +37,13 @@ pub(crate) struct Top {
     /// Print one interval and end
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Print so many intervals, 1 or more, and end
+    /// Print this many intervals, 1 or more, and end
     #[arg(short = 'n', long, value_name = "N", value_parser = value::count)]
     count: Option<u64>,
     /// Sort contexts by this column
     #[arg(short, long, value_enum, default_value = "share")]
     sort: Column,
-    /// Only contexts that have this in number, state, engine, pid or command
+    /// Show only contexts whose number, state, engine, pid or command contains this
     #[arg(short, long, default_value = "", value_name = "TEXT")]
     filter: String,
 }

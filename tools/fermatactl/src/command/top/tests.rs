@@ -102,7 +102,7 @@ fn screen() -> Screen {
     Screen::new(frame, order)
 }
 
-/// The lines of a terminal of this size.
+/// Returns the lines of a terminal of this size.
 fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|canvas| draw(screen, canvas)).unwrap();
@@ -148,7 +148,7 @@ fn it_fits_in_80_columns() {
             "COMMAND"
         ]
     );
-    // Sorted by share, nothing cut but the command, which begins where its title does.
+    // Sorted by share. Nothing is cut but the command, which begins where its title does.
     let first: Vec<_> = lines[6].split_whitespace().take(11).collect();
     assert_eq!(
         first,
@@ -204,8 +204,8 @@ fn long_numbers() -> Screen {
     screen
 }
 
-/// Holds a table against the cells that it shows: a title stands for its column, a number must be
-/// as it is, a text may be cut, and says so. Returns the titles.
+/// Compares a table with the cells that it shows: a title identifies its column, a number must be
+/// complete, and a text may be shortened if it is marked as such. Returns the titles.
 fn check_table<C: TableColumn>(
     lines: &[String],
     cells: &[impl Fn(C) -> String],
@@ -353,7 +353,7 @@ fn keys_control_what_is_selected() {
             ..
         }
     ));
-    // It stays selected wherever it goes.
+    // The context stays selected wherever its row moves.
     screen.frame.cards[0].contexts[0].run_percent = Some(99.0);
     let up = press(&mut screen, &[KeyCode::Char('+')]);
     let raised = Control::Param(Param::Priority, 17);
@@ -361,7 +361,7 @@ fn keys_control_what_is_selected() {
     screen.frame.cards[0].contexts[0].view.priority = Some(31);
     assert_eq!(press(&mut screen, &[KeyCode::Char('+')]), Request::None);
     assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Request::Quit);
-    // Gone: nothing is done to another one.
+    // The context is gone: another context is not acted on instead.
     screen.frame.cards[0].contexts.remove(0);
     assert_eq!(press(&mut screen, &[KeyCode::Char('h')]), Request::None);
 }
@@ -388,7 +388,7 @@ fn rows_are_sorted_and_filtered() {
     );
     assert_eq!(shown(&screen), [3]);
     screen.order.filter.clear();
-    // Every column can be sorted by, and back at the first one all is as it was.
+    // All rows are shown, whatever the column that they are sorted by.
     for column in Column::ALL {
         screen.order.by = *column;
         assert_eq!(shown(&screen).len(), 3);
