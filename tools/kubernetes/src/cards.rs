@@ -14,8 +14,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// States of a slot that serves no context until its card is reset.
 const OUT_OF_USE: [&str; 2] = ["quarantined", "gone"];
 
-/// The cards by PCI address. A card that was there since the start of the program stays in the map
-/// when the card is gone.
+/// The cards by PCI address. A card that has been seen since the start of the program stays in the
+/// map when it is gone.
 pub(crate) type Cards = BTreeMap<String, Card>;
 
 /// A card.
@@ -23,22 +23,21 @@ pub(crate) type Cards = BTreeMap<String, Card>;
 pub(crate) struct Card {
     /// The device node.
     pub(crate) node: PathBuf,
-    /// The inode of the card's folder in sysfs, which is another one after the driver was bound
-    /// again.
+    /// The inode of the card's folder in sysfs. It changes when the driver is bound again.
     pub(crate) binding: u64,
-    /// The NUMA node, if the machine tells one.
+    /// The NUMA node, if the machine reports one.
     pub(crate) numa_node: Option<i64>,
     /// The engines, by UUID, and how many slots of each serve contexts; empty if the card is gone.
     pub(crate) engines: BTreeMap<String, u32>,
 }
 
 impl Card {
-    /// Whether the card is there.
+    /// Returns whether the card is there.
     pub(crate) fn is_there(&self) -> bool {
         !self.engines.is_empty()
     }
 
-    /// Whether each engine of the card has a slot in use.
+    /// Returns whether each engine of the card has a slot in use.
     pub(crate) fn is_healthy(&self) -> bool {
         self.is_there() && self.engines.values().all(|slots| *slots > 0)
     }
@@ -76,7 +75,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Brings the cards up to date. A card that cannot be read is gone, or goes while it is read.
+/// Updates the cards. A card that cannot be read is gone, or goes while it is read.
 fn update(cards: &mut Cards, folder: &Path) {
     let there: Cards = fs::read_dir(folder)
         .into_iter()
@@ -89,7 +88,8 @@ fn update(cards: &mut Cards, folder: &Path) {
     cards.extend(there);
 }
 
-/// Follows the cards of the node. Returns where they are, and the task that follows them.
+/// Follows the cards of the node. Returns a receiver of their changes, and the task that follows
+/// them.
 pub(crate) fn follow() -> (watch::Receiver<Cards>, tokio::task::JoinHandle<()>) {
     let mut cards = Cards::new();
     update(&mut cards, Path::new(SYSFS));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(first.node, Path::new("/dev/fermata1"));
         assert_eq!(first.engines, BTreeMap::from([("a".into(), 1)]));
 
-        // The first card goes and comes back, the second one while it is read.
+        // The first card goes and comes back, and the second card does so while it is read.
         let binding = first.binding;
         fs::rename(class.join("fermata1"), root.join("away")).unwrap();
         fs::remove_file(class.join("fermata2/slots")).unwrap();

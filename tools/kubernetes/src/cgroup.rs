@@ -12,11 +12,12 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-/// The qualities of service that have a cgroup of their own; a pod that is guaranteed its resources
-/// is beside them.
+/// The QoS classes that have a cgroup of their own. The cgroups of guaranteed pods are next to
+/// these.
 const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
-/// Whether a text can be a UID, which is part of the names of cgroups. Static pods have hashes.
+/// Returns whether a text can be a UID, which is part of the names of cgroups. Static pods have
+/// hashes.
 pub(crate) fn is_uid(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -24,10 +25,10 @@ pub(crate) fn is_uid(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Returns where the cgroup of a pod may be below the cgroup that the kubelet has. No other folder
-/// is looked into: a container may own folders farther below.
+/// Returns where the cgroup of a pod may be below the kubelet's cgroup. No other folders are
+/// searched: a container may own folders farther below.
 fn places(root: &Path, uid: &str) -> Vec<PathBuf> {
-    // By systemd, which uses `-` for levels, and by the kubelet alone.
+    // With the systemd driver, which uses `-` for levels, and with the cgroupfs driver.
     let slice = uid.replace('-', "_");
     let mut places = vec![
         root.join(format!("kubepods.slice/kubepods-pod{slice}.slice")),
@@ -54,8 +55,8 @@ pub(crate) fn open(root: &Path, uid: &str) -> Result<Option<File>> {
     Ok(None)
 }
 
-/// Gives a pod the weight of its shares on each card of which the pod has shares. Returns whether
-/// there is such a pod.
+/// Gives a pod, on each card of which it has shares, the weight of these shares. Returns whether
+/// the pod exists.
 pub(crate) fn set_weights(
     cgroups: &Path,
     cards: &Cards,
@@ -70,7 +71,7 @@ pub(crate) fn set_weights(
         ..Default::default()
     };
     let counts = shares::count(names)?.into_iter();
-    // On each card, although one may be gone.
+    // On each card, even if another card is gone.
     let done: Vec<Result<()>> = counts
         .map(|(address, count)| {
             let card = there(cards.get(&address), &address)?;
@@ -83,8 +84,8 @@ pub(crate) fn set_weights(
     Ok(true)
 }
 
-/// Gives a pod what its claims have of each card, which are known by names of devices. Changes only
-/// what is not so already. Returns whether there is such a pod.
+/// Gives a pod what its claims have of each card. The cards are known by the names of devices.
+/// Changes only what differs. Returns whether the pod exists.
 pub(crate) fn settle(
     cgroups: &Path,
     cards: &BTreeMap<String, &Card>,
@@ -157,7 +158,7 @@ fn settle_on(card: &Card, cgroup: &File, settings: &Settings) -> fermata::Result
         ];
         for (param, value) in changes.into_iter().flatten() {
             match context.control(one.context, Control::Param(param, value)) {
-                // The context was closed meanwhile.
+                // The context was closed in the meantime.
                 Ok(()) | Err(Error::NoContext) => {}
                 Err(error) => return Err(error),
             }

@@ -12,20 +12,20 @@ use k8s_openapi::api::resource::v1::{
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The priority of contexts that nobody changes.
+/// The priority of contexts whose priority was never set.
 const DEFAULT_PRIORITY: u32 = 16;
 
 /// The driver's parameters in a `DeviceClass` or a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CardConfig {
-    /// Priority of the pod's contexts, and the highest that they can have.
+    /// Priority of the pod's contexts, and the highest priority that they can have.
     priority: Option<u32>,
     /// Weight of each share.
     weight: Option<u32>,
-    /// The pod's jobs go before those of others, at once.
+    /// The pod's jobs preempt best-effort jobs at once.
     latency_critical: Option<bool>,
-    /// Percent of a slot for all of the pod's contexts.
+    /// Cap for all of the pod's contexts, in percent of a slot.
     cap: Option<u32>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Grant {
     settings: Settings,
 }
 
-/// A claim, as far as it concerns the driver on a node.
+/// A claim, restricted to the devices of the driver on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) grants: Vec<Grant>,
@@ -160,8 +160,8 @@ fn grant(
     })
 }
 
-/// Returns the driver's parameters for a request. Users write claims: a claim can lower the cap of
-/// its class, and nothing else.
+/// Returns the driver's parameters for a request. Claims are written by users, so a claim can only
+/// lower the cap of its class.
 fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<CardConfig> {
     let mut found = CardConfig::default();
     for config in configs {
@@ -204,7 +204,7 @@ fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result
     Ok(found)
 }
 
-/// Reads a whole number with a unit, as the API server writes quantities.
+/// Parses a whole number with a unit, in the form in which the API server writes quantities.
 fn number(text: &str) -> Result<u64> {
     const UNITS: [(&str, u64); 12] = [
         ("Ki", 1 << 10),
@@ -229,8 +229,8 @@ fn number(text: &str) -> Result<u64> {
     read.with_context(|| format!("{text} is no whole quantity"))
 }
 
-/// Returns what a pod gets of each device, of all its claims. Pods that share a claim share what
-/// the claim has.
+/// Returns what a pod gets of each device from all of its claims. Pods that share a claim share
+/// what the claim has.
 pub(crate) fn of_pod<'a>(
     claims: impl Iterator<Item = &'a Claim>,
     pod: &str,
@@ -255,9 +255,9 @@ pub(crate) fn of_pod<'a>(
     sums.collect()
 }
 
-/// Adds what a pod has of a device by several grants. All contexts of the pod have the urgency and
-/// the priority of the most urgent grant, so only the caps of such grants bound the pod: a plain
-/// share does not lift the cap of an urgent one.
+/// Adds up what a pod has of a device by several grants. All contexts of the pod have the urgency
+/// and the priority of the most urgent grant, so only the caps of such grants limit the pod: a
+/// plain share does not raise the cap of an urgent grant.
 fn sum(parts: &[Settings]) -> Settings {
     let priority = parts.iter().filter_map(|part| part.priority).max();
     let is_raised = priority.is_some_and(|priority| priority > DEFAULT_PRIORITY);
@@ -277,7 +277,8 @@ fn sum(parts: &[Settings]) -> Settings {
     }
 }
 
-/// Returns the cap of the grants that `counts` tells. `None`: one of them has no cap.
+/// Returns the sum of the caps of the grants for which `counts` holds. `None`: one of them has no
+/// cap.
 fn sum_of_caps(parts: &[Settings], counts: impl Fn(&Settings) -> bool) -> Option<u32> {
     let caps = parts
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The DRA driver: its sockets, its registration, the node's slice of resources, the calls of the
-//! kubelet, and the claims that are prepared on the node.
+//! The DRA driver: its sockets, its registration, the node's slice of resources, the kubelet's
+//! calls, and the claims that are prepared on the node.
 
 use crate::cards::{self, Card, Cards};
 use crate::claim::{self, Claim, Grant};
@@ -46,11 +46,11 @@ use tonic::{Request, Response, Status};
 
 /// The services of the driver, as the kubelet names them.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
-/// How long after a failure the slice is written again.
+/// Delay after a failure until the slice is written again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long the answer to a refusal takes at most.
+/// How long the answer to a refusal may take.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often the slice is compared.
+/// How often the slice is compared with the API server's.
 const COMPARE_PERIOD: Duration = Duration::from_secs(60);
 /// How long the API server may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ pub(crate) async fn serve(options: DraOptions) -> Result<()> {
     }
 }
 
-/// Waits for a refusal, and until the kubelet has the answer to it.
+/// Waits for a refusal, and gives the kubelet time to receive the answer to it.
 async fn answered(refused: &mut mpsc::Receiver<String>) -> Option<String> {
     let words = refused.recv().await;
     sleep(ANSWER).await;
@@ -121,14 +121,14 @@ impl Registration for Registrar {
         if status.plugin_registered {
             crate::say(&format!("the kubelet has registered {DRIVER}"));
         } else {
-            // A refusal that is there already suffices.
+            // One pending refusal suffices.
             let _ = self.refusal.try_send(status.error);
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
-/// Keeps the node's slice in the API server as the cards are.
+/// Keeps the node's slice in the API server up to date with the cards.
 async fn publish(
     client: &Client,
     node: &str,
@@ -142,7 +142,7 @@ async fn publish(
             .context("the API server does not answer")
             .and_then(|done| done)
         {
-            // A kubelet without a driver for some time removes the slice.
+            // The kubelet removes the slice when it has had no driver for some time.
             Ok(()) => {
                 if let Ok(Err(_)) = timeout(COMPARE_PERIOD, cards.changed()).await {
                     return;
@@ -156,7 +156,7 @@ async fn publish(
     }
 }
 
-/// Writes the node's slice if the API server has another one.
+/// Writes the node's slice if the API server has a different one.
 async fn write(client: &Client, node: &str, capacity: Capacity, cards: &Cards) -> Result<()> {
     let devices = slice::devices(cards, capacity);
     let there = Api::<v1::Node>::all(client.clone()).get(node).await?;
@@ -181,14 +181,15 @@ async fn write(client: &Client, node: &str, capacity: Capacity, cards: &Cards) -
     Ok(())
 }
 
-/// How often pods are given what they lack: contexts come at any time.
+/// How often pods are given what they lack. Contexts may be opened at any time.
 const PERIOD: Duration = Duration::from_secs(1);
-/// After how many periods claims are read again: more pods may use them.
+/// After how many periods claims are read again, because more pods may use them.
 const REFRESH: u32 = 30;
-/// How often the health of cards is told; the kubelet takes devices as unknown after 30 s.
+/// How often the health of cards is reported. The kubelet regards devices as unknown after 30 s.
 const HEALTH: Duration = Duration::from_secs(5);
 
-/// The state that is kept in a file, because a kubelet prepares a claim once.
+/// The name of a claim. The names of prepared claims are kept in a file, because a kubelet prepares
+/// a claim only once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct ClaimKey {
     namespace: String,
@@ -206,7 +207,7 @@ impl From<&dra::Claim> for ClaimKey {
     }
 }
 
-/// Claims that are prepared; `None`: not read since the program has started.
+/// Claims that are prepared; `None`: not read since the program started.
 type Claims = BTreeMap<ClaimKey, Option<Claim>>;
 
 /// The DRA driver.
@@ -219,7 +220,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Returns a driver with the claims that a former program has prepared.
+    /// Returns a driver with the claims that a previous program has prepared.
     pub(crate) fn new(
         options: DraOptions,
         cards: watch::Receiver<Cards>,
@@ -277,7 +278,7 @@ impl Driver {
         Claim::read(&claim, &self.options.node_name, self.options.capacity())
     }
 
-    /// Gives pods what their claims have. Returns whether one of them is there.
+    /// Gives pods what their claims have. Returns whether one of the pods exists.
     fn settle(&self, claims: &Claims, pods: &BTreeSet<String>) -> Result<bool> {
         let cards = self.cards.borrow();
         let by_name: BTreeMap<String, &Card> = cards
@@ -290,7 +291,7 @@ impl Driver {
             let devices = claim::of_pod(claims.values().flatten(), pod);
             match cgroup::settle(&self.options.node.cgroup_root, &by_name, pod, &devices) {
                 Ok(done) => is_there |= done,
-                // The others get theirs.
+                // The other pods still get theirs.
                 Err(error) => first = first.and(Err(error)),
             }
         }
@@ -339,14 +340,14 @@ impl Driver {
         Ok(devices)
     }
 
-    /// Ends a claim. Settings end with the pods' cgroups.
+    /// Ends a claim. Its settings end with the pods' cgroups.
     async fn unprepare(&self, name: &ClaimKey) -> Result<()> {
         let mut claims = self.claims.lock().await;
         claims.remove(name);
         self.keep(&claims)
     }
 
-    /// Gives pods what they lack, for as long as the program runs.
+    /// Gives pods what they lack, as long as the program runs.
     pub(crate) async fn keep_settled(&self) {
         let mut said = String::new();
         for period in 0.. {
@@ -391,7 +392,7 @@ impl Driver {
     }
 }
 
-/// Replaces a file in one step, which holds after a power failure, too: the driver does not start
+/// Replaces a file in one step, which also holds after a power failure: the driver never starts
 /// with a part of the file.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
@@ -401,7 +402,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// Says what went wrong with a claim to the log, and returns the words for the kubelet.
+/// Logs what went wrong with a claim, and returns the text for the kubelet.
 fn told(claim: &dra::Claim, error: &anyhow::Error) -> String {
     let words = format!("{error:#}");
     crate::say(&format!(

@@ -31,7 +31,7 @@ enum Command {
     Dra(DraOptions),
 }
 
-/// Says something to the log.
+/// Writes a line to the log.
 fn say(words: &str) {
     eprintln!("fermata-kubernetes: {words}");
 }
@@ -50,10 +50,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Arguments of both: the cards and the pods of the node.
+/// Arguments of both commands: the cards and the pods of the node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NodeOptions {
-    /// Shares of each card, 1 to 100; a share has the weight of a group for which nothing is set
+    /// Shares of each card, 1 to 100; a share has the default weight of a group
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(shares::MOST)))]
     pub(crate) shares: u32,
     /// The cgroup (version 2) in which the kubelet makes kubepods
@@ -66,10 +66,10 @@ pub(crate) struct NodeOptions {
 pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) node: NodeOptions,
-    /// How cards come into containers
+    /// How cards are passed to containers
     #[arg(long, value_enum, default_value = "node")]
     pub(crate) pass: Pass,
-    /// The resource that pods ask for
+    /// The resource that pods request
     #[arg(long, value_name = "NAME", default_value = "fermata.dev/share")]
     pub(crate) resource: String,
     /// Where the kubelet has the sockets of plugins
@@ -113,15 +113,16 @@ impl DraOptions {
     }
 }
 
-/// How cards come into containers.
+/// How cards are passed to containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pass {
-    /// The kubelet tells the runtime the card's node
+    /// The kubelet gives the runtime the card's node
     #[default]
     Node,
-    /// The kubelet (from 1.29) tells the runtime a device of CDI, which /etc/cdi/fermata.json has
+    /// The kubelet (from 1.29) gives the runtime a CDI device, which is described in
+    /// /etc/cdi/fermata.json
     Cdi,
-    /// The same by an annotation, for older kubelets
+    /// Like cdi, by an annotation, for older kubelets
     CdiAnnotation,
 }
 
@@ -137,7 +138,8 @@ impl Default for Options {
     }
 }
 
-/// The manifests of packaging/kubernetes are what Kubernetes reads, and suit this program.
+/// Checks that the manifests of packaging/kubernetes are valid for Kubernetes, and match this
+/// program.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +165,7 @@ mod tests {
             .collect()
     }
 
-    /// Returns a document as its type. Every word of the document must be one of the type's fields.
+    /// Returns a document as its type. Every key of the document must be one of the type's fields.
     fn typed<T: DeserializeOwned + Serialize>(document: &Value) -> T {
         let typed: T = serde_json::from_value(document.clone()).unwrap();
         assert_eq!(&serde_json::to_value(&typed).unwrap(), document);
@@ -180,7 +182,7 @@ mod tests {
         (container, Arguments::try_parse_from(arguments).unwrap())
     }
 
-    /// Where a path of the container is on the node.
+    /// Returns where a path of the container is on the node.
     fn on_node(spec: &PodSpec, path: &str) -> String {
         let mounts = spec.containers[0].volume_mounts.iter().flatten();
         let mount = mounts
@@ -275,7 +277,7 @@ mod tests {
                     let env = spec.containers[0].env.iter().flatten();
                     let names: Vec<_> = env.map(|variable| &variable.name[..]).collect();
                     assert_eq!(names, ["NODE_NAME"]);
-                    // A copy that has the name of a node, as the kubelet would set the variable.
+                    // A copy with the name of a node, as the kubelet would set the variable.
                     let mut with_name = spec.clone();
                     let arguments = with_name.containers[0].args.as_mut().unwrap();
                     arguments.push("--node-name=n1".into());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The device plugin: its socket, its registration with each kubelet that comes, and the calls of the
-//! kubelet.
+//! The device plugin: its socket, its registration with each kubelet that starts, and the kubelet's
+//! calls.
 
 use crate::cards::{self, Card, Cards};
 use crate::shares::{self, Share};
@@ -31,7 +31,7 @@ use tonic::{Code, Request, Response, Status};
 /// The kind of the devices in the specification that `fermatactl cdi generate` writes.
 pub(crate) const CDI_KIND: &str = "fermata.dev/card";
 
-/// Options of the plugin that the kubelet has to know.
+/// Options of the plugin that the kubelet needs to know.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,
@@ -66,7 +66,7 @@ impl Plugin {
         }
     }
 
-    /// Returns what a container gets for its shares.
+    /// Returns what a container receives for its shares.
     fn container(&self, names: &[String]) -> Result<ContainerAllocateResponse> {
         if names.is_empty() {
             bail!("the kubelet asks for no share");
@@ -86,7 +86,7 @@ impl Plugin {
         Ok(pass(self.options.pass, &of_container))
     }
 
-    /// Gives the pod that has these shares the weight of all its shares.
+    /// Gives the pod that has these shares the weight of all of its shares.
     fn start(&self, names: &[String]) -> Result<()> {
         let pods = shares::read_pods(&self.options.directory, &self.options.resource)?;
         let uid = shares::owner(&pods, names)?;
@@ -101,14 +101,14 @@ impl Plugin {
         Ok(())
     }
 
-    /// Gives all pods their weights again, on cards that have come back.
+    /// Gives all pods their weights again, for cards that have come back.
     pub(crate) fn start_all(&self) {
         let pods = match shares::read_pods(&self.options.directory, &self.options.resource) {
             Ok(pods) => pods,
             Err(error) => return crate::say(&format!("{error:#}")),
         };
         for (uid, names) in &pods {
-            // A pod that has no cgroup has ended, or has not begun.
+            // A pod without a cgroup has ended, or has not begun.
             if let Err(error) = cgroup::set_weights(
                 &self.options.node.cgroup_root,
                 &self.cards.borrow(),
@@ -129,7 +129,7 @@ fn share_of(card: &str, number: u32) -> String {
     .to_string()
 }
 
-/// Returns how cards come into a container.
+/// Returns how cards are passed to a container.
 fn pass(way: Pass, cards: &BTreeMap<String, &Card>) -> ContainerAllocateResponse {
     let mut response = ContainerAllocateResponse::default();
     let names = cards.keys().map(|address| format!("{CDI_KIND}={address}"));
@@ -153,7 +153,7 @@ fn pass(way: Pass, cards: &BTreeMap<String, &Card>) -> ContainerAllocateResponse
     response
 }
 
-/// Says what went wrong to the kubelet, which shows the words to the user of the pod, and to the
+/// Reports what went wrong to the kubelet, which shows the text to the user of the pod, and to the
 /// plugin's log.
 fn refuse(error: &anyhow::Error) -> Status {
     let words = format!("fermata: {error:#}");
@@ -235,7 +235,7 @@ impl DevicePlugin for Plugin {
 const VERSION: &str = "v1beta1";
 const SOCKET: &str = "fermata.sock";
 const KUBELET: &str = "kubelet.sock";
-/// How often sockets are looked at: a kubelet that starts removes those of all plugins.
+/// How often sockets are checked: a kubelet that starts removes the sockets of all plugins.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a kubelet may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -257,7 +257,7 @@ pub(crate) async fn serve(options: Options) -> Result<()> {
     }
 }
 
-/// Gives pods their weights on each card that comes, also when the plugin starts.
+/// Gives pods their weights on each card that appears, and when the plugin starts.
 async fn keep_weights(plugin: &Plugin, mut cards: watch::Receiver<Cards>) {
     let mut known = Vec::new();
     loop {
@@ -320,8 +320,8 @@ async fn kubelet_at(path: &Path) -> (u64, i64, i64) {
     }
 }
 
-/// Registers the plugin. Returns whether the kubelet has answered; one that refuses the plugin is an
-/// error.
+/// Registers the plugin. Returns whether the kubelet has answered. A kubelet that refuses the
+/// plugin is an error.
 async fn register(kubelet: &Path, resource: &str) -> Result<bool> {
     let endpoint = Endpoint::try_from(format!("unix://{}", kubelet.display()))?;
     let request = RegisterRequest {
@@ -344,7 +344,7 @@ async fn register(kubelet: &Path, resource: &str) -> Result<bool> {
             crate::say(&format!("the kubelet has registered {resource}"));
             Ok(true)
         }
-        // The kubelet has left its socket, or is about to end or to begin.
+        // The kubelet has left its socket, or is about to end or to start.
         Err(status)
             if matches!(
                 status.code(),

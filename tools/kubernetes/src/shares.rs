@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Shares of cards: their names, what a share is worth, which shares go well together, and the shares
-//! of each pod: the kubelet tells plugins only the names of devices, and keeps the pods' UIDs in a file
-//! beside the plugins' sockets. Source: kubernetes, pkg/kubelet/cm/devicemanager/checkpoint.
+//! Shares of cards: their names, what a share is worth, which shares go well together, and the
+//! shares of each pod. The kubelet tells plugins only the names of devices, and keeps the pods'
+//! UIDs in a file next to the plugins' sockets. Source: kubernetes,
+//! pkg/kubelet/cm/devicemanager/checkpoint.
 
 use crate::cgroup::is_uid;
 use anyhow::{bail, Context as _, Result};
@@ -12,7 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The weight of a share, which is that of a group for which nothing is set.
+/// The weight of a share: the default weight of a group.
 pub(crate) const WEIGHT: u32 = 100;
 /// Shares that a card can have, because a group's weight is 10,000 at most.
 pub(crate) const MOST: u32 = 100;
@@ -59,8 +60,8 @@ pub(crate) fn count<'a>(
     Ok(counts)
 }
 
-/// Chooses `size` shares of those that are available, `wanted` among them, so that they are of few
-/// cards, and large requests find a card later.
+/// Chooses `size` of the available shares, including all of `wanted`, from as few cards as
+/// possible, so that later large requests find a card.
 pub(crate) fn prefer(available: &[String], wanted: &[String], size: usize) -> Result<Vec<String>> {
     let mut chosen: Vec<String> = Vec::new();
     let mut free: BTreeMap<String, BTreeSet<Share>> = BTreeMap::new();
@@ -81,8 +82,8 @@ pub(crate) fn prefer(available: &[String], wanted: &[String], size: usize) -> Re
     while chosen.len() < size {
         let missing = size - chosen.len();
         let next = free.iter().filter(|(_, free)| !free.is_empty());
-        // A card that is used already; else the one with the fewest shares that suffice, or with
-        // the most.
+        // A card that is already used; otherwise the card with the fewest shares that suffice, or
+        // else with the most shares.
         let best = next.min_by_key(|(card, free)| {
             let suffices = free.len() >= missing;
             let rest = if suffices {
@@ -157,7 +158,7 @@ impl Devices {
 pub(crate) fn read_pods(folder: &Path, resource: &str) -> Result<Pods> {
     let file = folder.join(FILE);
     let text = match fs::read(&file) {
-        // The kubelet makes the file when it allocates a device for the first time.
+        // The kubelet creates the file when it first allocates a device.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Pods::new()),
         text => text.with_context(|| file.display().to_string())?,
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cards as the scheduler of Kubernetes sees them: devices of a `ResourceSlice`.
+//! Cards as the Kubernetes scheduler sees them: devices of a `ResourceSlice`.
 
 use crate::cards::{Card, Cards};
 use fermata::EngineId;
@@ -16,22 +16,22 @@ pub(crate) const DRIVER: &str = "fermata.dev";
 /// Capacities of a card.
 pub(crate) const SHARES: &str = "shares";
 pub(crate) const ARENA_MEMORY: &str = "arenaMemory";
-/// Memory of arenas is given in pages.
+/// Arena memory is granted in whole pages.
 const PAGE: u64 = 4096;
 
-/// The parts of a card that claims can have.
+/// The capacity of a card, of which claims have parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) shares: u32,
     pub(crate) arena_memory: u64,
 }
 
-/// Returns the name of the device that is the card at a PCI address. Names are DNS labels.
+/// Returns the name of the device for the card at a PCI address. Names are DNS labels.
 pub(crate) fn device_name(address: &str) -> String {
     format!("card-{}", address.replace([':', '.'], "-"))
 }
 
-/// Returns the devices that claims can have: healthy cards.
+/// Returns the devices that claims can have: the healthy cards.
 pub(crate) fn devices(cards: &Cards, capacity: Capacity) -> Vec<Device> {
     let healthy = cards.iter().filter(|(_, card)| card.is_healthy());
     let devices = healthy.map(|(address, card)| Device {
@@ -96,7 +96,7 @@ fn capacities(capacity: Capacity) -> BTreeMap<String, DeviceCapacity> {
     ])
 }
 
-/// The node of the cluster.
+/// The node in the cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
@@ -109,7 +109,7 @@ impl Node {
         format!("{}-{DRIVER}", self.name)
     }
 
-    /// Returns the node's slice. The slice goes with the node.
+    /// Returns the node's slice. The slice is removed together with the node.
     pub(crate) fn slice(&self, devices: Vec<Device>, generation: i64) -> ResourceSlice {
         ResourceSlice {
             metadata: ObjectMeta {

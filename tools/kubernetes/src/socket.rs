@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Sockets of a service for the kubelet.
 //!
-//! Kubelets before 1.26 send the path of the socket as `:authority` of their requests, which the
-//! server's HTTP/2 library refuses (hyperium/h2 #487). Here the header becomes `localhost`, as later
-//! kubelets send it, before the server sees it. Source: RFC 9113, RFC 7541.
+//! Kubelets before 1.26 send the path of the socket as the `:authority` of their requests, which
+//! the server's HTTP/2 library refuses (hyperium/h2 #487). Here the header is changed to
+//! `localhost`, which later kubelets send, before the server sees it. Source: RFC 9113, RFC 7541.
 
 use anyhow::{bail, Context as _, Result};
 use fluke_hpack::Decoder;
@@ -18,12 +18,12 @@ use tokio::signal::unix::{signal, SignalKind};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 
-/// Makes sockets and files of the program root's only.
+/// Makes sockets and files of the program accessible to root only.
 pub(crate) fn for_root_only() {
     rustix::process::umask(Mode::from_raw_mode(0o077));
 }
 
-/// Listens at a socket, in place of one that a former program has left.
+/// Listens on a socket, and replaces a socket that a previous program has left.
 pub(crate) fn listen(path: &Path) -> Result<impl Stream<Item = io::Result<UnixStream>>> {
     let name = || path.display().to_string();
     match fs::symlink_metadata(path) {
@@ -48,9 +48,9 @@ pub(crate) async fn signal_comes() -> Result<()> {
 
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
-/// The largest frame, because the server does not allow larger ones.
+/// The largest frame. The server does not allow larger ones.
 const MOST_FRAME: usize = 1 << 14;
-/// The largest header block, several times that of a kubelet.
+/// The largest header block, several times the size of a kubelet's.
 const MOST_BLOCK: usize = 1 << 14;
 const AUTHORITY: &[u8] = b":authority";
 
@@ -62,7 +62,7 @@ const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 
-/// Returns the connection of a client for the server, with the authority corrected.
+/// Returns the connection to a client, for the server, with the authority corrected.
 pub(crate) fn corrected(client: UnixStream) -> io::Result<UnixStream> {
     let (server, own) = UnixStream::pair()?;
     tokio::spawn(async move {
@@ -133,7 +133,7 @@ impl Frame {
     }
 }
 
-/// Passes on what a client sends.
+/// Forwards what a client sends.
 async fn correct(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -171,7 +171,7 @@ async fn correct(
     }
 }
 
-/// Encodes headers, without a table that the server would have to keep.
+/// Encodes headers without a table that the server would have to keep.
 fn encode(headers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -191,7 +191,7 @@ fn encode(headers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     block
 }
 
-/// Encodes the length of a string that is not compressed: an integer with a prefix of 7 bits.
+/// Encodes the length of an uncompressed string: an integer with a prefix of 7 bits.
 fn encode_length(block: &mut Vec<u8>, length: usize) {
     const PREFIX: usize = 127;
     if length < PREFIX {
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Passes frames on, and returns what the server gets.
+    /// Passes frames on, and returns what the server receives.
     async fn pass(frames: &[Frame]) -> io::Result<Vec<Frame>> {
         let mut sent = vec![b'p'; PREFACE];
         for frame in frames {
@@ -265,7 +265,7 @@ mod tests {
         ];
         let mut encoder = Encoder::new();
         let mut decoder = Decoder::new();
-        // The second block names entries of the table that the first one has made.
+        // The second block refers to entries of the table that the first block has created.
         let blocks = [encoder.encode(headers), encoder.encode(headers)];
         let mut padded = vec![3, 0, 0, 0, 0, 9];
         padded.extend(&blocks[0][..7]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A guest: its memory, what its driver does to the card, by a vfio-user client that is not ours, and
-//! its jobs with their results.
+//! A guest: its memory, the accesses of its driver to the card, through a vfio-user client that is
+//! not ours, and its jobs with their results.
 
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card::engine::splitmix64;
@@ -19,31 +19,31 @@ use vfio_user::Client;
 const BAR0: u32 = 0;
 const CONFIG: u32 = 7;
 const MSIX: u32 = 2;
-/// A trigger by eventfd.
+/// Interrupts are delivered by eventfd.
 const BY_EVENTFD: u32 = 0x24;
 const VECTORS: usize = 8;
 const CTL: u64 = 0x18;
 const SNAPSHOT: u64 = 0x28;
-/// Bytes of the guest's memory.
+/// Length of the guest's memory in bytes.
 pub(crate) const RAM: u64 = 16 << 20;
-/// Where the memory is for the card.
+/// Address of the memory for the card.
 pub(crate) const GPA: u64 = 0x4000_0000;
-/// Bytes of a window. The memory begins with windows; snapshots are in its second half.
+/// Length of a window in bytes. The memory begins with windows; snapshots are in its second half.
 pub(crate) const WINDOW: u64 = 2 << 20;
 const SNAPSHOTS: u64 = RAM / 2;
-/// Where pages of other files are for the card.
+/// Address of pages of other files for the card.
 const FILES: u64 = 0x8000_0000;
-/// Where memory that is mapped again is for the card.
+/// Address of memory that is mapped again, for the card.
 pub(crate) const LARGE: u64 = 0x10_0000_0000;
 /// Device address of the first byte of each window.
 pub(crate) const BASE: u64 = 0x7000_0000_0000;
-/// Nothing that is waited for takes as long.
+/// Longer than any wait takes.
 const LIMIT: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
 
-/// Makes the memory of a guest.
+/// Creates the memory of a guest.
 fn memory() -> Result<File> {
     let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC)?);
     ram.set_len(RAM)?;
@@ -54,12 +54,12 @@ fn memory() -> Result<File> {
 pub(crate) struct Guest {
     client: Client,
     ram: File,
-    /// The memory, if it is of huge pages: `write()` does not work there.
+    /// The memory, if it consists of huge pages: `write()` does not work there.
     huge: Option<Ram>,
     irqs: Vec<OwnedFd>,
 }
 
-/// A job of the guest: which registers it has, and in which window and snapshot of the memory.
+/// A job of the guest: its registers, and its window and snapshot in the memory.
 pub(crate) struct Job {
     pub(crate) slot: u64,
     pub(crate) window: u64,
@@ -74,7 +74,7 @@ impl Guest {
         Self::with(memory()?, socket, VECTORS)
     }
 
-    /// Plugs the card, with memory of huge pages, of which the machine must have enough.
+    /// Plugs the card, with memory of huge pages. The machine must have enough of these.
     pub(crate) fn plug_huge(socket: &Path) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
         let ram = File::from(memfd_create("huge", flags)?);
@@ -85,8 +85,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Maps the memory of window 0 again and again, from [`LARGE`] on, so that `length` bytes are
-    /// mapped there.
+    /// Maps the memory of window 0 repeatedly, from [`LARGE`] on, so that `length` bytes are mapped
+    /// there.
     pub(crate) fn map_again(&mut self, length: u64) -> Result<()> {
         for at in (0..length).step_by(WINDOW as usize) {
             let fd = self.ram.as_raw_fd();
@@ -100,7 +100,8 @@ impl Guest {
         Self::with(memory()?, socket, 0)
     }
 
-    /// The same machine on another host: a copy of the memory, and another daemon's card.
+    /// Returns the same machine on another host: with a copy of the memory, and another daemon's
+    /// card.
     pub(crate) fn copy(&self, socket: &Path) -> Result<Self> {
         let ram = File::from(memfd_create("copy", MemfdFlags::CLOEXEC)?);
         ram.write_all_at(&self.get(0, RAM as usize)?, 0)?;
@@ -131,19 +132,19 @@ impl Guest {
         self.irqs.is_empty()
     }
 
-    /// Maps the memory for the card, in two regions, as a guest's memory has several.
+    /// Maps the memory for the card, in two regions, because a guest's memory usually has several.
     pub(crate) fn map(&mut self) -> Result<()> {
         let (half, fd) = (RAM / 2, self.ram.as_raw_fd());
         self.client.dma_map(0, GPA, half, fd)?;
         Ok(self.client.dma_map(half, GPA + half, half, fd)?)
     }
 
-    /// Takes the memory away under the daemon: the file has no bytes any more.
+    /// Takes the memory away from the daemon: truncates the file to zero bytes.
     pub(crate) fn truncate(&self) -> Result<()> {
         Ok(self.ram.set_len(0)?)
     }
 
-    /// Maps pages of so many files. Returns how many the daemon took.
+    /// Maps pages of this many files. Returns how many the daemon accepted.
     pub(crate) fn map_files(&mut self, count: u64) -> Result<u64> {
         let mut taken = 0;
         for n in 0..count {
@@ -156,7 +157,7 @@ impl Guest {
         Ok(taken)
     }
 
-    /// Puts other memory into the place of the memory of all windows and snapshots.
+    /// Replaces the memory of all windows and snapshots by other memory.
     pub(crate) fn replace_memory(&mut self) -> Result<()> {
         self.client.dma_unmap(GPA, RAM / 2)?;
         self.client.dma_unmap(GPA + RAM / 2, RAM / 2)?;
@@ -213,12 +214,12 @@ impl Guest {
         Ok(data)
     }
 
-    /// Where in the memory a snapshot is.
+    /// Returns where in the memory a snapshot is.
     pub(crate) fn snapshot_at(snapshot: u64) -> u64 {
         SNAPSHOTS + snapshot * 0x1_0000
     }
 
-    /// What a driver does before it puts a job on a slot: reset, window, registers.
+    /// Does what a driver does before it puts a job on a slot: reset, window, registers.
     pub(crate) fn prepare(&mut self, job: &Job) -> Result<()> {
         self.write(0x18, 1 << job.slot)?;
         self.write(0x18, 0)?;
@@ -231,7 +232,7 @@ impl Guest {
         self.set(job.slot, TAG.into(), job.tag)?;
         let mut snapshot = GPA + Self::snapshot_at(job.snapshot);
         if self.is_base() {
-            // A card without snapshot unit adds the offset to this address, too.
+            // A card without snapshot unit also adds the offset to this address.
             snapshot = snapshot.wrapping_sub(memory.wrapping_sub(BASE));
         }
         self.set(job.slot, SNAPSHOT, snapshot >> 6)
@@ -245,7 +246,7 @@ impl Guest {
         self.write(0x1c0 + of_slot, size)
     }
 
-    /// Starts a job whose registers are written.
+    /// Starts a job whose registers were written before.
     pub(crate) fn go(&mut self, job: &Job) -> Result<()> {
         self.set(job.slot, CTL, ctl::START_NEW)
     }
@@ -300,8 +301,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Waits for the end of a job on a card that was loaded: `load` sends one interrupt for each slot,
-    /// and the job's end is the second.
+    /// Waits for the end of a job on a card that was loaded: `load` sends one interrupt for each
+    /// slot, and the end of the job sends the second.
     pub(crate) fn finish_moved(&mut self, job: &Job) -> Result<()> {
         self.wait_irqs(job.slot, 2)?;
         let end = self.slot(job.slot, CTL)? & 0xfff;
@@ -324,7 +325,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Whether the job is on the slot, for the guest.
+    /// Returns whether the job is on the slot, as the guest sees it.
     pub(crate) fn runs(&mut self, job: &Job) -> Result<bool> {
         Ok(self.slot(job.slot, CTL)? & 0xff == status::RUNNING)
     }
@@ -334,7 +335,7 @@ impl Guest {
 pub(crate) const SLOTS: &str = "sha256,membench";
 const SHA256: u64 = 0;
 pub(crate) const MEMBENCH: u64 = 1;
-/// Where in a window data and results are.
+/// Offset of the data in a window. The results are before it.
 const DATA: u64 = 0x1000;
 
 /// A hash over most of a window.
@@ -366,19 +367,19 @@ impl Hash {
         })
     }
 
-    /// Bytes that it hashes.
+    /// Returns how many bytes it hashes.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// Looks at the result in memory.
+    /// Checks the result in memory.
     pub(crate) fn check_memory(&self, guest: &Guest) -> Result<()> {
         let digest = guest.get(self.job.window * WINDOW, 32)?;
         ensure!(digest == self.digest, "digest in memory");
         Ok(())
     }
 
-    /// Looks at the results in memory and registers.
+    /// Checks the results in memory and registers.
     pub(crate) fn check(&self, guest: &mut Guest) -> Result<()> {
         self.check_memory(guest)?;
         let mut words = Vec::new();
@@ -392,7 +393,7 @@ impl Hash {
     }
 }
 
-/// Reads, changes and writes the lines of a buffer. Returns the job, count and checksum.
+/// Reads, changes and writes the lines of a buffer. Returns the job, the count and the checksum.
 pub(crate) fn membench(guest: &Guest, window: u64, seed: u64) -> Result<(Job, u64, u64)> {
     let (lines, count) = (64u64, 20_000u64);
     let mut model: Vec<u64> = (0..lines * 8).map(splitmix64).collect();
@@ -425,12 +426,12 @@ pub(crate) fn membench(guest: &Guest, window: u64, seed: u64) -> Result<(Job, u6
     Ok((job, count, checksum))
 }
 
-/// Reads a buffer without an end.
+/// Reads a buffer endlessly.
 pub(crate) fn endless(tag: u64) -> Job {
     reads(0, tag, 1 << 40)
 }
 
-/// Reads so many lines of a buffer.
+/// Reads this many lines of a buffer.
 pub(crate) fn reads(window: u64, tag: u64, lines: u64) -> Job {
     Job {
         slot: MEMBENCH,

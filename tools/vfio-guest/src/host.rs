@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The host: the daemon, and a tenant beside it.
+//! The host: the daemon, and a tenant next to it.
 
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata::{uapi, Arena, Context, EngineId, Events};
@@ -39,7 +39,7 @@ impl Daemon {
         Self::start_on(DEVICE, name, arguments)
     }
 
-    /// The same, on this card.
+    /// Like [`Daemon::start`], on this card.
     pub(crate) fn start_on(device: &str, name: &str, arguments: &[&str]) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("{name}.sock"));
         let control = socket.with_extension("control");
@@ -61,17 +61,17 @@ impl Daemon {
         })
     }
 
-    /// Where it listens.
+    /// Returns the socket of the device.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where it is controlled.
+    /// Returns the control socket.
     pub(crate) fn control(&self) -> &Path {
         &self.control
     }
 
-    /// `fermata-vfio COMMAND` for this daemon. An error has what the command printed.
+    /// Runs `fermata-vfio COMMAND` for this daemon. An error has what the command printed.
     pub(crate) fn ask(&self, command: &str, file: Option<&Path>) -> Result<()> {
         let mut process = Command::new("fermata-vfio");
         process.arg(command).arg("--control").arg(&self.control);
@@ -81,7 +81,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Lets it pin no more memory.
+    /// Keeps the daemon from pinning more memory.
     pub(crate) fn pin_nothing(&self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         let none = Rlimit {
@@ -92,21 +92,22 @@ impl Daemon {
         Ok(())
     }
 
-    /// Its contexts on the host's card.
+    /// Returns the daemon's contexts on the host's card.
     pub(crate) fn contexts(&self, host: &Context) -> Result<Vec<uapi::ContextInfo>> {
         let mut all = host.contexts()?;
         all.retain(|context| context.pid as u32 == self.child.id());
         Ok(all)
     }
 
-    /// Its contexts that have had a job. The others have the memory of the guest.
+    /// Returns the daemon's contexts that have had a job. The others have the memory of the guest.
     pub(crate) fn with_jobs(&self, host: &Context) -> Result<Vec<uapi::ContextInfo>> {
         let mut all = self.contexts(host)?;
         all.retain(|context| context.job > 0);
         Ok(all)
     }
 
-    /// Returns the bytes of memory that it has pinned, each context's pages counted once.
+    /// Returns how many bytes of memory the daemon has pinned. The pages of each context count
+    /// once.
     pub(crate) fn pinned(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -117,7 +118,8 @@ impl Daemon {
         Ok(kib << 10)
     }
 
-    /// Waits until so many of its contexts have had a job on a slot. A guest's START returns before.
+    /// Waits until this many contexts of the daemon have had a job on a slot. A guest's START
+    /// returns before.
     pub(crate) fn wait_for_jobs(&self, host: &Context, count: usize) -> Result<()> {
         wait_until("no job begins", || {
             let begun = |context: &&uapi::ContextInfo| context.slices > 0;
@@ -125,17 +127,17 @@ impl Daemon {
         })
     }
 
-    /// Waits until it has no contexts.
+    /// Waits until the daemon has no contexts.
     pub(crate) fn wait_for_no_contexts(&self, host: &Context) -> Result<()> {
         wait_until("contexts stay", || Ok(self.contexts(host)?.is_empty()))
     }
 
-    /// Waits until it has no pinned memory. A context is gone before its memory is.
+    /// Waits until the daemon has no pinned memory. A context is gone before its memory is.
     pub(crate) fn wait_for_no_memory(&self) -> Result<()> {
         wait_until("memory stays pinned", || Ok(self.pinned()? == 0))
     }
 
-    /// Kills it, as `kill -9` does.
+    /// Kills the daemon, like `kill -9`.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -143,7 +145,7 @@ impl Daemon {
     }
 }
 
-/// Waits, at most for 20 s, until `is_so`. `otherwise` says what is wrong then.
+/// Waits until `is_so` returns true, for at most 20 s. `otherwise` is the text of the error.
 fn wait_until(otherwise: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
     let begin = Instant::now();
     while !is_so()? {
@@ -162,12 +164,12 @@ impl Drop for Daemon {
     }
 }
 
-/// The directory of the cgroup of this name.
+/// Returns the directory of the cgroup with this name.
 pub(crate) fn cgroup(name: &str) -> PathBuf {
     Path::new(CGROUPS).join(name)
 }
 
-/// Does something as a process of the cgroup of this name.
+/// Calls `what` as a process of the cgroup with this name.
 fn in_cgroup<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,14 +191,14 @@ pub(crate) fn open_node() -> Result<()> {
     Ok(())
 }
 
-/// What this emulated card of the host is told: it judges restores, and must know which states come
-/// by `SNAPSHOT_WRITE`.
+/// Sends a request to an emulated card of the host. The card checks restores, and must know which
+/// states come by `SNAPSHOT_WRITE`.
 pub(crate) fn tell_card(number: u32, request: &str) -> Result<()> {
     let port = format!("/dev/virtio-ports/fermata.card{number}");
     Control::open(Path::new(&port))?.ask(request).map(drop)
 }
 
-/// The jobs that start on cards of the host, as the driver's tracepoint tells.
+/// The jobs that start on cards of the host, according to the driver's tracepoint.
 pub(crate) struct Starts {
     trace: PathBuf,
 }
@@ -205,7 +207,7 @@ const TRACING: &str = "/sys/kernel/tracing";
 const JOB_START: &str = "/sys/kernel/tracing/events/fermata/fermata_job_start/enable";
 
 impl Starts {
-    /// Begins to trace.
+    /// Starts tracing.
     pub(crate) fn trace() -> Result<Self> {
         let trace = Path::new(TRACING).join("trace");
         std::fs::write(&trace, "").context(TRACING)?;
@@ -213,7 +215,7 @@ impl Starts {
         Ok(Self { trace })
     }
 
-    /// Ends the trace. Returns how many jobs with a state started held.
+    /// Ends the trace. Returns how many jobs with a state started as held.
     pub(crate) fn held(self) -> Result<usize> {
         let trace = std::fs::read_to_string(&self.trace)?;
         let held = trace.lines().filter(|line| line.contains("saved=1 held=1"));
@@ -227,7 +229,7 @@ impl Drop for Starts {
     }
 }
 
-/// A tenant of the host that hashes, again and again.
+/// A tenant of the host that hashes repeatedly.
 pub(crate) struct Tenant {
     stop: Arc<AtomicBool>,
     jobs: Arc<AtomicU64>,
@@ -235,7 +237,7 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Starts it.
+    /// Starts the tenant.
     pub(crate) fn start(tag: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let jobs = Arc::new(AtomicU64::new(0));
@@ -252,7 +254,7 @@ impl Tenant {
         Self { stop, jobs, thread }
     }
 
-    /// Ends it. Returns the number of its jobs, which were all right.
+    /// Ends the tenant. Returns the number of its jobs, all of which were correct.
     pub(crate) fn end(self) -> Result<u64> {
         self.stop.store(true, Ordering::Release);
         match self.thread.join() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-vfio-guest [WORD...]`: tests fermata-vfio on a host's card, as its guest. Prints TAP.
-//! With words, only the tests whose names have one of the words. `fermata-vfio-guest --socket PATH`
-//! runs a job on the card of a daemon that is there. `fermata-vfio-guest --measure` compares a job of a
-//! guest with the same job of a process of the host, in turns: the time from START to the notice of the
-//! end.
+//! With words, runs only the tests whose names contain one of the words. `fermata-vfio-guest
+//! --socket PATH` runs a job on the card of a running daemon. `fermata-vfio-guest --measure`
+//! compares a job of a guest with the same job of a process of the host, in turns: the time from
+//! START to the notice of the end.
 
 mod guest;
 mod host;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         println!("Bail out! {error:#}");
         return ExitCode::FAILURE;
     }
-    // As for the daemon's service: guest memory is pinned.
+    // As for the daemon's service, because guest memory is pinned.
     let unlimited = Rlimit {
         current: None,
         maximum: None,
@@ -55,7 +55,7 @@ fn exit_code(done: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs the tests whose names have one of the words.
+/// Runs the tests whose names contain one of the words.
 fn test(words: &[String]) -> ExitCode {
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
     let chosen: Vec<_> = tests::TESTS
@@ -80,7 +80,7 @@ const ROUNDS: usize = 30;
 /// Lines that a membench job reads.
 const LINES: u64 = 30_000;
 
-/// The middle one, and the longest.
+/// Returns the median, and the longest time.
 fn summary(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort_unstable();
     (times[times.len() / 2], times[times.len() - 1])
@@ -109,7 +109,7 @@ fn compare(
     Ok(())
 }
 
-/// A job of the guest whose registers are written before the time begins.
+/// Runs a job of the guest whose registers are written before the time begins.
 fn timed(guest: &mut Guest, job: &Job) -> Result<Duration> {
     guest.prepare(job)?;
     let begin = Instant::now();
@@ -176,7 +176,7 @@ fn writes(guest: &mut Guest) -> Result<()> {
 fn measure() -> Result<()> {
     let daemon = Daemon::start("measure", &["--slots", SLOTS])?;
     let mut guest = Guest::plug(daemon.socket())?;
-    // Slow enough that the time of a job is not that of the emulation.
+    // Slow enough that the emulation does not dominate the time of a job.
     tell_card(0, "set slot=1 speed=20")?;
     writes(&mut guest)?;
     hashes("a hash of 2 MiB", &mut guest, 0x1000)?;
@@ -193,7 +193,7 @@ fn measure() -> Result<()> {
     })
 }
 
-/// Keeps the slot busy until `ended`, with little use of a processor.
+/// Keeps the slot busy until `ended`, using little processor time.
 fn keep_busy(ended: &AtomicBool) -> Result<()> {
     let tenant = HostHash::new(0x1200, 16 << 20)?;
     while !ended.load(Ordering::Acquire) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The state of a guest's card goes to a file, and to the card of another daemon on another host's
-//! card. The guest's memory is copied, as the monitor of a paused machine does.
+//! The state of a guest's card is saved to a file, and loaded into the card of another daemon on
+//! another host's card. The guest's memory is copied, as by the monitor of a paused machine.
 
 use crate::guest::{endless, membench, Guest, Hash, SLOTS, WINDOW};
 use crate::host::{hash, tell_card, Daemon, Starts, Tenant, DEVICE, OTHER};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes per microsecond of the slots of a card that is not slow, by slot. The test machine's command
-/// line sets the first, and the second is the default of its engine.
+/// Bytes per microsecond of the slots of a card that is not slowed, by slot. The test machine's
+/// command line sets the first; the second is the default of its engine.
 const SPEEDS: [u32; 2] = [20, 200];
 
 /// A card whose slots work slowly until the value is dropped: a job takes more than a second, so
@@ -50,12 +50,12 @@ impl Drop for Slow {
 pub(crate) struct StateFile(PathBuf);
 
 impl StateFile {
-    /// A file that is not there yet.
+    /// Returns a file that does not exist yet.
     pub(crate) fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(format!("{name}.card")))
     }
 
-    /// Its path.
+    /// Returns the path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -67,7 +67,7 @@ impl Drop for StateFile {
     }
 }
 
-/// Moves a guest, and says which tags have states that the other card does not know.
+/// Moves a guest, and tells the other card which tags have states that it does not know.
 fn migrate(guest: &Guest, from: &Daemon, to: (u32, &Daemon), tags: &[u64]) -> Result<Guest> {
     let file = StateFile::new("migrate");
     from.ask("save", Some(file.path()))?;
@@ -79,7 +79,7 @@ fn migrate(guest: &Guest, from: &Daemon, to: (u32, &Daemon), tags: &[u64]) -> Re
     Ok(moved)
 }
 
-/// A card is stopped, nothing happens, and the same contexts go on.
+/// A card is stopped and nothing happens. Then the same contexts continue.
 pub(crate) fn goes_on() -> Result<()> {
     let _slow = Slow::new(0)?;
     let file = StateFile::new("goes-on");
@@ -124,7 +124,7 @@ fn lost(daemon: &Daemon, guest: &mut Guest) -> Result<()> {
     hash.check(guest)
 }
 
-/// Jobs of two slots go on on another host's card, and the first host keeps nothing.
+/// Jobs of two slots continue on another host's card, and the first host keeps nothing.
 pub(crate) fn moves() -> Result<()> {
     let _slow = Slow::new(0)?;
     let from = Daemon::start("from", &["--slots", SLOTS])?;
@@ -152,7 +152,7 @@ pub(crate) fn moves() -> Result<()> {
     let result = [count.to_le_bytes(), checksum.to_le_bytes()].concat();
     ensure!(moved.get(WINDOW, 16)? == result, "result in memory");
     ensure!(moved.slot(1, 0x48)? == count && moved.slot(1, 0x60)? == checksum);
-    // The machine goes on to use the card.
+    // The machine continues to use the card.
     to_the_end(&mut moved, &hash.job)?;
     hash.check(&mut moved)
 }
@@ -195,7 +195,8 @@ pub(crate) fn refused() -> Result<()> {
     hash.check(&mut guest)
 }
 
-/// A host that has no room for a job does not take the state, and the card goes on where the job was.
+/// A host that has no room for a job does not take the state, and the card continues where the job
+/// was.
 pub(crate) fn no_room() -> Result<()> {
     let _slow = Slow::new(0)?;
     let file = StateFile::new("no-room");

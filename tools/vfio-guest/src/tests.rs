@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a guest and its host must see: jobs, windows of memory, shares by the weights of cgroups, and a
-//! driver that switches by orders (docs/card.md). A driver or a virtual machine monitor may do what it
-//! likes: the daemon serves the next one, and a tenant of the host does not notice.
+//! What a guest and its host must see: jobs, windows of memory, shares by the weights of cgroups,
+//! and a driver that switches by orders (docs/card.md). Whatever a driver or a virtual machine
+//! monitor does, the daemon serves the next one, and a tenant of the host does not notice.
 
 use crate::guest::{
     astray, endless, membench, reads, Guest, Hash, Job, ASTRAY, BASE, GPA, LARGE, RAM, SLOTS,
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// A test.
 type Test = fn() -> Result<()>;
 
-/// All tests, with what each shows.
+/// All tests, with what each of them shows.
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("the guest has a card of the fermata profile", card),
     ("jobs of two engines have the right results", jobs),
@@ -72,7 +72,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("the daemon is killed under a job", killed),
 ];
 
-/// What a job may take until it is stopped.
+/// How long a job may run until it is stopped.
 const A_WHILE: Duration = Duration::from_millis(15);
 
 fn plugged(name: &str) -> Result<(Daemon, Guest)> {
@@ -136,7 +136,7 @@ pub(crate) fn to_the_end(guest: &mut Guest, job: &Job) -> Result<u64> {
     }
 }
 
-/// A daemon that is there serves a guest: a job is paused, resumed, and has the right result.
+/// A running daemon serves a guest: a job is paused, resumed, and has the right result.
 pub(crate) fn served(socket: &Path) -> Result<()> {
     let mut guest = Guest::plug(socket)?;
     let hash = Hash::new(&guest, 0, 0xa00)?;
@@ -156,7 +156,7 @@ fn paused() -> Result<()> {
     Ok(())
 }
 
-/// Pauses a job that must not be at its end.
+/// Pauses a job that must not have ended.
 fn stop(guest: &mut Guest, job: &Job) -> Result<()> {
     guest.start(job)?;
     std::thread::sleep(A_WHILE);
@@ -220,7 +220,7 @@ fn queued() -> Result<()> {
         .try_for_each(|tenant| tenant.end().map(drop))
 }
 
-/// A guest that pauses its jobs, for some rounds. Returns the group of its contexts.
+/// Runs a guest that pauses its jobs, for some rounds. Returns the group of its contexts.
 fn tenant(name: &str, tag: u64) -> Result<u64> {
     let (daemon, mut guest) = plugged(name)?;
     let hash = Hash::new(&guest, 0, tag)?;
@@ -353,14 +353,14 @@ impl Busy {
         })
     }
 
-    /// Time on slots, in nanoseconds.
+    /// Returns the time on slots, in nanoseconds.
     fn run_ns(&self, host: &Context) -> Result<u64> {
         let contexts = self.daemon.contexts(host)?;
         Ok(contexts.iter().map(|context| context.run_ns).sum())
     }
 }
 
-/// Two guests with weights 3 : 1 have time on a slot as 3 : 1, within 2 %.
+/// Two guests with weights 3 : 1 get time on a slot as 3 : 1, within 2 %.
 fn weights() -> Result<()> {
     let host = Context::open(DEVICE)?;
     let heavy = Busy::start("heavy", 300, 0x1100, &host)?;
@@ -376,7 +376,7 @@ fn weights() -> Result<()> {
     Ok(())
 }
 
-/// Where in the guest's memory the card finds contexts, and leaves records.
+/// Where in the guest's memory the card reads contexts, and writes records.
 const TABLE: u64 = RAM - 0x10_0000;
 const RECORDS: u64 = TABLE + 0x1000;
 const REGISTERS: u64 = TABLE + 0x2000;
@@ -417,7 +417,7 @@ fn write_context(guest: &Guest, context: u64, job: &Job) -> Result<()> {
     put64(guest, registers + u64::from(TAG), job.tag)
 }
 
-/// Looks at the record of a run: how the run has ended.
+/// Checks the record of a run: how the run has ended.
 fn check_record(guest: &Guest, run: u64, reason: Reason) -> Result<()> {
     let last = guest.get(RECORDS + 64 * run + 56, 8)?;
     ensure!(
@@ -430,7 +430,7 @@ fn check_record(guest: &Guest, run: u64, reason: Reason) -> Result<()> {
 
 const ARGUMENTS: [&str; 4] = ["--profile", "relay", "--slots", "sha256"];
 
-/// Sets two contexts up on a new card.
+/// Sets up two contexts on a new card.
 fn set_up(guest: &mut Guest) -> Result<[Hash; 2]> {
     ensure!(guest.read(0x110)? & 1 << 4 != 0, "no relay");
     let hashes = [Hash::new(guest, 0, 0xe00)?, Hash::new(guest, 1, 0xe01)?];
@@ -444,7 +444,7 @@ fn set_up(guest: &mut Guest) -> Result<[Hash; 2]> {
     Ok(hashes)
 }
 
-/// Two contexts on one slot: the first makes way for the second, and goes on after it.
+/// Two contexts on one slot: the first is preempted for the second, and continues after it.
 fn orders() -> Result<()> {
     let daemon = Daemon::start("orders", &ARGUMENTS)?;
     let mut guest = Guest::plug(daemon.socket())?;
@@ -462,7 +462,8 @@ fn orders() -> Result<()> {
     hashes.iter().try_for_each(|hash| hash.check_memory(&guest))
 }
 
-/// The card moves with an order that it holds: the run goes on, ends, and the other context follows.
+/// The card moves with an order that it holds: the run continues and ends, and the other context
+/// follows.
 fn orders_move() -> Result<()> {
     let _slow = Slow::new(0)?;
     let file = StateFile::new("orders");
@@ -478,7 +479,7 @@ fn orders_move() -> Result<()> {
     let mut guest = guest.copy(to.socket())?;
     tell_card(1, "import token=0xe00")?;
     to.ask("load", Some(file.path()))?;
-    // One interrupt of the slot is for nothing.
+    // One interrupt of the slot is spurious.
     guest.wait_irqs(0, 3)?;
     check_record(&guest, 1, Reason::Finish)?;
     check_record(&guest, 2, Reason::Finish)?;
@@ -486,7 +487,7 @@ fn orders_move() -> Result<()> {
     hashes.iter().try_for_each(|hash| hash.check_memory(&guest))
 }
 
-/// A job of either slot in the window of this number, each with a snapshot of its own.
+/// Runs a job of each slot in the window with this number, each with a snapshot of its own.
 fn jobs_in(guest: &mut Guest, window: u64, seed: u64) -> Result<()> {
     let mut hash = Hash::new(guest, window, seed)?;
     hash.job.snapshot = 1;
@@ -515,7 +516,7 @@ fn charged_once() -> Result<()> {
     Ok(())
 }
 
-/// Memory that two windows have in common in part is charged once, where all memory is pinned.
+/// Memory that two windows have partly in common is charged once if all memory is pinned.
 fn pinned_as_a_whole() -> Result<()> {
     let daemon = Daemon::start("whole", &["--slots", SLOTS, "--pin-memory"])?;
     let mut guest = Guest::plug(daemon.socket())?;
@@ -535,7 +536,7 @@ fn pinned_as_a_whole() -> Result<()> {
     Ok(())
 }
 
-/// The contexts of a window that the daemon has closed do not stay on the host.
+/// Contexts of a window that the daemon has closed do not stay on the host.
 fn many_snapshots() -> Result<()> {
     let daemon = Daemon::start("snapshots", &["--slots", SLOTS])?;
     let host = Context::open(DEVICE)?;
@@ -548,14 +549,14 @@ fn many_snapshots() -> Result<()> {
         guest.start(&job)?;
         guest.finish(&job)?;
     }
-    // 32 for the jobs of a slot, and a context for the memory.
+    // 32 for the jobs of a slot, and one for the memory.
     let contexts = daemon.contexts(&host)?.len();
     ensure!(contexts == 33, "{contexts} contexts");
     Ok(())
 }
 
-/// A part of the memory of a window is taken away: all of the memory is released, also where a
-/// window that lies in the rest shares the memory.
+/// A part of the memory of a window is taken away: all of the memory is released, even if a window
+/// in the rest shares the memory.
 fn partly_taken_away() -> Result<()> {
     let daemon = Daemon::start("partly", &["--slots", SLOTS])?;
     let host = Context::open(DEVICE)?;
@@ -585,7 +586,7 @@ fn partly_taken_away() -> Result<()> {
 }
 
 /// A guest whose memory is huge pages: a window that is a part of a page, and a window of more than
-/// 4 GiB, which has a page at many places.
+/// 4 GiB, in which a page appears at many places.
 fn large_window() -> Result<()> {
     const SIZE: u64 = (4 << 30) + 2 * WINDOW;
     std::fs::write("/proc/sys/vm/nr_hugepages", (RAM / WINDOW).to_string())?;
@@ -620,7 +621,7 @@ fn large_window() -> Result<()> {
     Ok(())
 }
 
-/// Jobs find the memory that is there now, not memory that was at the same address before.
+/// Jobs use the memory that is there now, not memory that was at the same address before.
 fn replaced() -> Result<()> {
     let daemon = Daemon::start("replaced", &["--slots", SLOTS])?;
     let mut guest = Guest::plug(daemon.socket())?;
@@ -651,12 +652,12 @@ fn base_profile() -> Result<()> {
     Ok(())
 }
 
-/// Register accesses of the driver, and messages of the monitor.
+/// Number of the driver's register accesses, and of the monitor's messages.
 const ACCESSES: u64 = 1500;
 const MESSAGES: u64 = 60;
 
-/// One write of a register, at random. Snapshots stay in the guest's memory, because a monitor
-/// would be asked for others, and our client does not answer.
+/// Writes a random register. Snapshots stay in the guest's memory, because a monitor would be asked
+/// for others, and our client does not answer.
 fn write_something(guest: &mut Guest, random: u64) -> Result<()> {
     let pick = |shift: u32, values: &[u64]| values[(random >> shift) as usize % values.len()];
     let slot = random & 1;
@@ -692,7 +693,7 @@ fn write_something(guest: &mut Guest, random: u64) -> Result<()> {
 fn random_driver() -> Result<()> {
     let daemon = Daemon::start("driver", &["--slots", SLOTS])?;
     let tenant = Tenant::start(0xf00);
-    // States that a guest has made up are not the driver's mistake.
+    // States that a guest has made up are not the driver's fault.
     tell_card(0, "imports on")?;
     let mut guest = Guest::plug(daemon.socket())?;
     for n in 0..ACCESSES {
@@ -711,7 +712,7 @@ fn random_driver() -> Result<()> {
     Ok(())
 }
 
-/// A message of random content, with a header that is mostly right.
+/// Returns a message of random content, with a header that is mostly valid.
 fn random_message(random: u64) -> Vec<u8> {
     let body = (random >> 16) as usize % 96;
     let claimed = match random & 7 {
@@ -730,7 +731,7 @@ fn random_message(random: u64) -> Vec<u8> {
     bytes
 }
 
-/// A monitor that sends what is no message, and goes away.
+/// A monitor that sends invalid messages, and disconnects.
 fn random_monitor() -> Result<()> {
     let daemon = Daemon::start("monitor", &["--slots", SLOTS])?;
     for n in 0..MESSAGES {
@@ -747,8 +748,8 @@ fn random_monitor() -> Result<()> {
     hash.check(&mut guest)
 }
 
-/// What a bad machine does to its daemon, while another machine and a tenant of the host have jobs on
-/// the same slot. The host's card is as before when the bad machine is gone.
+/// Runs what a bad machine does to its daemon, while another machine and a tenant of the host have
+/// jobs on the same slot. After the bad machine is gone, the host's card is as before.
 fn beside_others(name: &str, tag: u64, harm: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
     let tenant = Tenant::start(tag);
     let neighbours = Daemon::start("neighbour", &["--slots", SLOTS])?;
@@ -766,13 +767,13 @@ fn beside_others(name: &str, tag: u64, harm: impl FnOnce(&mut Guest) -> Result<(
     Ok(())
 }
 
-/// A monitor that truncates the memory under a job, and has the daemon write there.
+/// A monitor that truncates the memory under a job, and makes the daemon write there.
 fn memory_truncated() -> Result<()> {
     beside_others("truncated", 0x1700, |guest| {
         let hash = Hash::new(guest, 0, 0x1702)?;
         guest.start(&hash.job)?;
         guest.truncate()?;
-        // The daemon may end by this.
+        // The daemon may be killed by this.
         let _ = guest.pause(&hash.job);
         while guest.runs(&hash.job).unwrap_or(false) {
             std::thread::sleep(Duration::from_millis(5));

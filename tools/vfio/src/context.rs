@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Contexts on the host's card: those that run the jobs of one window of a guest's slot, and those
-//! that run no job and have memory of the guest, which the others share: so the memory is pinned and
-//! charged once, however many windows lie in it.
+//! Contexts on the host's card. Some run the jobs of one window of a guest's slot. Others run no
+//! jobs, but have memory of the guest, which the former share: so the memory is pinned and charged
+//! once, however many windows lie in it.
 
 use crate::tell;
 use fermata::{Context, EngineId, Error, Param, Result, State};
@@ -16,14 +16,15 @@ use std::time::Duration;
 
 /// Application registers whose values a guest reads.
 const RESULTS: usize = 10;
-/// A job that is not off its slot after so long is given up. The driver's own limit, the preempt
-/// timeout, is 10 s at most.
+/// Time limit for a job to leave its slot, after which the job is given up. The driver's own limit,
+/// the preempt timeout, is 10 s at most.
 const HOLD_LIMIT: Duration = Duration::from_secs(30);
-/// First bytes of the snapshot of a job that the host has never put on a slot. No state of an
-/// engine exists then, and a START of the registers is what such a snapshot stands for.
+/// First bytes of the snapshot of a job that the host has never put on a slot. The engine has no
+/// state then, and such a snapshot stands for a START with the registers.
 const NEVER_RAN: &[u8; 32] = b"fermata-vfio: the job never ran\n";
 
-/// What a context is for. A guest's driver gives each of its contexts a window and a snapshot.
+/// Identifies what a context is for. A guest's driver gives each of its contexts a window and a
+/// snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     base: u64,
@@ -42,12 +43,12 @@ impl Key {
         }
     }
 
-    /// Whether the window is guest memory.
+    /// Returns whether the window is guest memory.
     pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
         self.size == 0 || memory.covers(self.iova, self.size)
     }
 
-    /// The IOVAs of the window. None: it has no bytes.
+    /// Returns the IOVAs of the window; `None`: the window is empty.
     fn window(&self) -> Result<Option<Range<u64>>> {
         let end = self.iova.checked_add(self.size).ok_or_else(fault)?;
         Ok(Some(self.iova..end).filter(|window| !window.is_empty()))
@@ -56,26 +57,26 @@ impl Key {
 
 /// What the job of a context does.
 enum Job {
-    /// None, or one that has ended.
+    /// There is no job, or it has ended.
     None,
-    /// It has not been stopped.
+    /// The job has not been stopped.
     Running,
-    /// Held, and its state is not saved, or nobody has taken it.
+    /// Held, and its state is not saved, or was not taken by the guest.
     Held,
     /// Held, with this state in the guest's snapshot.
     Saved(Vec<u8>),
-    /// The context is not to be used again.
+    /// The context must not be used again.
     Revoked,
 }
 
 /// A call that starts a job, and returns the job's number.
 type Start = fn(&Context) -> Result<u64>;
 
-/// How a job is when it has been stopped.
+/// The state of a job that has been stopped.
 pub(crate) enum Stopped {
     /// Off its slot, with this state.
     Held(Vec<u8>),
-    /// At its end.
+    /// The job has ended.
     Ended,
 }
 
@@ -84,14 +85,14 @@ pub(crate) struct HostContext {
     key: Key,
     kind: EngineKind,
     context: Context,
-    /// Has the memory of the window. Dropped after `context`.
+    /// Lends the memory of the window. Dropped after `context`.
     lender: Option<Arc<Lender>>,
     snapshot: usize,
     job: Mutex<Job>,
 }
 
 impl HostContext {
-    /// Makes a context whose arena is the memory behind the guest's window.
+    /// Creates a context whose arena is the memory behind the guest's window.
     pub(crate) fn open(
         settings: &Settings,
         kind: EngineKind,
@@ -123,28 +124,28 @@ impl HostContext {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is for this window and snapshot.
+    /// Returns whether the context is for this window and snapshot.
     pub(crate) fn serves(&self, key: &Key) -> bool {
         self.key == *key
     }
 
-    /// Whether the memory that it was made of is still there.
+    /// Returns whether the memory of the context is still the guest's.
     pub(crate) fn is_mapped(&self, memory: &DmaSpace) -> bool {
         let lender = self.lender.as_ref();
         lender.is_none_or(|lender| lender.is_mapped(memory))
     }
 
-    /// Whether a new job can be started in it.
+    /// Returns whether a new job can be started in the context.
     pub(crate) fn is_free(&self) -> bool {
         matches!(*self.job(), Job::None)
     }
 
-    /// Whether the job that it holds has the state `bytes`.
+    /// Returns whether the context holds a job with the state `bytes`.
     pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
         matches!(&*self.job(), Job::Saved(saved) if is_padded(bytes, saved))
     }
 
-    /// Whether it must not be used again.
+    /// Returns whether the context must not be used again.
     pub(crate) fn is_revoked(&self) -> bool {
         matches!(*self.job(), Job::Revoked)
     }
@@ -154,7 +155,7 @@ impl HostContext {
         self.begin(regs, Job::Running, || self.context.start().map(drop))
     }
 
-    /// Lets the job that is held go on.
+    /// Resumes the held job.
     pub(crate) fn resume(&self, regs: &AppRegs) -> Result<()> {
         self.begin(regs, Job::Running, || self.context.resume())
     }
@@ -165,7 +166,8 @@ impl HostContext {
         self.begin_from(regs, bytes, Job::Running, ways)
     }
 
-    /// Does the same, and holds the job, so that the job can go on from this state.
+    /// Like [`HostContext::start_from`], but the job is held, so that it can be resumed from this
+    /// state.
     pub(crate) fn hold_from(&self, regs: &AppRegs, bytes: &[u8]) -> Result<()> {
         let ways = (
             Context::start_held as Start,
@@ -174,7 +176,8 @@ impl HostContext {
         self.begin_from(regs, bytes, Job::Saved(bytes.to_vec()), ways)
     }
 
-    /// Starts a job from the bytes of a snapshot: by `new` if the job never ran, else by `saved`.
+    /// Starts a job from the bytes of a snapshot: by `new` if the job has never run, otherwise by
+    /// `saved`.
     fn begin_from(
         &self,
         regs: &AppRegs,
@@ -203,7 +206,7 @@ impl HostContext {
         Ok(())
     }
 
-    /// Takes the job off its slot, at a boundary of the engine's work where `at_boundary`.
+    /// Takes the job off its slot, at a boundary of the engine's work if `at_boundary`.
     pub(crate) fn stop(&self, at_boundary: bool) -> Result<Stopped> {
         let both = self.kind.has_boundaries() && !self.kind.only_at_boundaries();
         let cooperates = at_boundary && both;
@@ -230,12 +233,12 @@ impl HostContext {
         Ok(Stopped::Held(state))
     }
 
-    /// Whether the job is held; false: it has ended.
+    /// Holds the job. Returns whether it is held; `false`: it has ended.
     fn hold(&self) -> Result<bool> {
         self.context.hold(Some(HOLD_LIMIT))
     }
 
-    /// Lets the job that was stopped go on, as if it had not been stopped.
+    /// Resumes the job that was stopped, as if it had not been stopped.
     pub(crate) fn go_on(&self) -> Result<()> {
         let mut job = self.job();
         if matches!(*job, Job::Held) {
@@ -245,7 +248,7 @@ impl HostContext {
         Ok(())
     }
 
-    /// The guest has taken the state of the job that is held.
+    /// Records that the guest has taken the state of the held job.
     pub(crate) fn saved(&self, state: Vec<u8>) {
         let mut job = self.job();
         if matches!(*job, Job::Held) {
@@ -253,7 +256,7 @@ impl HostContext {
         }
     }
 
-    /// The job has ended.
+    /// Records that the job has ended.
     pub(crate) fn ended(&self) {
         let mut job = self.job();
         if !matches!(*job, Job::Revoked) {
@@ -261,7 +264,7 @@ impl HostContext {
         }
     }
 
-    /// Nobody wants the job any more. Whether the context can be used again.
+    /// Gives up the job. Returns whether the context can be used again.
     pub(crate) fn abandon(&self) -> bool {
         let running = match &*self.job() {
             Job::None | Job::Saved(_) => return true,
@@ -274,25 +277,25 @@ impl HostContext {
         }
     }
 
-    /// Makes the context useless. Returns when its job is off the slot.
+    /// Makes the context unusable. Returns when its job is off the slot.
     pub(crate) fn revoke(&self) {
         let was = std::mem::replace(&mut *self.job(), Job::Revoked);
         if matches!(was, Job::Running) {
             if let Err(error) = self.hold() {
                 tell(format_args!("a job cannot be stopped: {error}"));
-                // The job stays off the slot if it leaves the slot later.
+                // If the job leaves the slot later, it then stays off.
                 let _ = self.context.preempt(true);
             }
         }
     }
 
-    /// State and counters of the driver.
+    /// Returns the state and the counters of the driver.
     pub(crate) fn status(&self) -> Result<(State, fermata::uapi::Status)> {
         let status = self.context.status()?;
         Ok((State::from(status.state), status))
     }
 
-    /// The result registers, as they were last read from the card; `None`: never yet.
+    /// Returns the result registers as they were last read from the card; `None`: not read yet.
     pub(crate) fn results(&self) -> Option<AppRegs> {
         let offsets = result_offsets();
         let values = self.context.read_registers(&offsets).ok()?;
@@ -303,20 +306,20 @@ impl HostContext {
         Some(regs)
     }
 
-    /// For `poll()`: readable at the end of a job.
+    /// The descriptor for `poll()`: readable at the end of a job.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.context.as_fd()
     }
 }
 
-/// Whether `bytes` are `state` and zeros, as a snapshot of whole pages is.
+/// Returns whether `bytes` are `state` followed by zeros, like a snapshot of whole pages.
 fn is_padded(bytes: &[u8], state: &[u8]) -> bool {
     let common = bytes.len().min(state.len());
     let rest = bytes[common..].iter().chain(&state[common..]);
     bytes[..common] == state[..common] && rest.into_iter().all(|byte| *byte == 0)
 }
 
-/// All that can be results; the tag reads as it was written.
+/// Returns all registers that can be results. The tag is not one: it reads as it was written.
 fn result_offsets() -> Vec<u32> {
     let all = (0..RESULTS).map(|i| u32::from(APP_FIRST) + 8 * i as u32);
     all.filter(|&offset| offset != u32::from(TAG)).collect()
@@ -334,8 +337,8 @@ impl Lender {
     fn new(context: Context, memory: Range<u64>, of: &DmaSpace) -> Result<Self> {
         let size = memory.end - memory.start;
         let view = of.view(memory.start, size).ok_or_else(fault)?;
-        // SAFETY: nothing in this process refers to the memory; the memory of the guest is accessed by
-        // volatile copies elsewhere. The context runs no job, so its device address does not matter.
+        // SAFETY: nothing in this process refers to the memory; elsewhere the guest's memory is accessed
+        // by volatile copies. The context runs no job, so its device address does not matter.
         unsafe { context.use_memory(view.address(), view.len(), 0)? };
         Ok(Self { context, memory })
     }
@@ -348,12 +351,12 @@ impl Lender {
         unsafe { context.share_memory(&self.context, offset, length, base) }
     }
 
-    /// Whether the memory includes `window`, and is still the guest's.
+    /// Returns whether the memory includes `window`, and is still the guest's.
     fn has(&self, window: &Range<u64>, memory: &DmaSpace) -> bool {
         includes(&self.memory, window) && self.is_mapped(memory)
     }
 
-    /// Whether all of the memory is still the guest's.
+    /// Returns whether all of the memory is still the guest's.
     fn is_mapped(&self, memory: &DmaSpace) -> bool {
         let Range { start, end } = self.memory;
         memory.covers(start, end - start)
@@ -362,7 +365,8 @@ impl Lender {
 
 /// The lenders of a guest.
 pub(crate) struct Lenders {
-    /// A lender has all memory around the window for which it is made, not only that of the window.
+    /// Whether a lender has all memory around the window for which it is created, instead of only
+    /// the window's.
     whole: bool,
     list: Mutex<Vec<Weak<Lender>>>,
 }
@@ -373,7 +377,7 @@ impl Lenders {
         Self { whole, list }
     }
 
-    /// Returns a lender that has all of `window`: one that is there, or a new one with the context
+    /// Returns a lender that has all of `window`: an existing one, or a new one with the context
     /// that `open` returns.
     pub(crate) fn of(
         &self,
@@ -403,7 +407,7 @@ impl Lenders {
             .unwrap_or(window)
     }
 
-    /// Forgets lenders of memory that is not the guest's any more. To be called before other memory
+    /// Forgets lenders whose memory is no longer the guest's. Must be called before other memory
     /// can have the same IOVAs.
     pub(crate) fn release(&self, memory: &DmaSpace) {
         let is_mapped = |lender: Arc<Lender>| lender.is_mapped(memory);
@@ -416,7 +420,7 @@ impl Lenders {
     }
 }
 
-/// The guest has no such memory.
+/// The error for an access beyond the guest's memory.
 pub(crate) fn fault() -> Error {
     Error::Other(rustix::io::Errno::FAULT.raw_os_error())
 }
@@ -425,11 +429,11 @@ fn includes(outer: &Range<u64>, inner: &Range<u64>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// How contexts of the guest are made.
+/// How contexts of the guest are created.
 pub(crate) struct Settings {
     /// The host's card.
     pub(crate) device: PathBuf,
-    /// Parameters that are not at their defaults.
+    /// Parameters that differ from their defaults.
     pub(crate) params: Vec<(Param, u64)>,
     pub(crate) lenders: Lenders,
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The control socket, for commands that stop the guest's card and move its state to another daemon.
 //!
-//! A request is a line. An answer is a line, too: `ok`, or `error: ` and the reason. The state of a
+//! A request is a line. An answer is also a line: `ok`, or `error: ` and the reason. The state of a
 //! card is a checkpoint, whose last section marks its end.
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `save` | `ok`, the state. The client answers `stored` when the state is stored, and gets `ok`. Without `stored` the card goes on |
-//! | `load`, a state | `ok`: the card has the state and goes on |
-//! | `continue` | `ok`: a card that was stopped goes on |
+//! | `save` | `ok`, the state. The client answers `stored` when the state is stored, and gets `ok`.
+//! Without `stored` the card continues |
+//! | `load`, a state | `ok`: the card has the state and continues |
+//! | `continue` | `ok`: a card that was stopped continues |
 
 use crate::state_file;
 use crate::tell;
@@ -30,7 +31,7 @@ use std::time::Duration;
 const SILENCE: Duration = Duration::from_secs(30);
 /// Limit for stopping all jobs. The driver's own limit, the preempt timeout, is 10 s at most.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after a connection that cannot be accepted, for want of descriptors for example.
+/// Pause after a connection that could not be accepted, for example for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum length of a line, in bytes.
 const LINE: u64 = 4096;
@@ -44,7 +45,7 @@ pub(crate) struct Control {
 type Stream<'a> = BufReader<&'a UnixStream>;
 
 impl Control {
-    /// Returns the control of the card of this server.
+    /// Returns the control of this card and server.
     pub(crate) fn new(card: Arc<Card>, server: Arc<Server>) -> Self {
         Self { card, server }
     }
@@ -83,8 +84,8 @@ impl Control {
         Ok(stream.write_all(answer.as_bytes())?)
     }
 
-    /// Stops the card and writes its state. The card goes on if the client does not store the state,
-    /// unless the card was stopped before.
+    /// Stops the card and writes its state. If the client does not store the state, the card
+    /// continues, unless it was already stopped before.
     fn save(&self, from: &mut Stream<'_>, to: &UnixStream) -> Result<()> {
         let (state, was_stopped) = self.card.with_client(|| {
             let was_stopped = self.card.is_frozen();
@@ -102,7 +103,7 @@ impl Control {
         self.card.with_client(|| self.give(&state))
     }
 
-    /// Gives the card a state, and lets the card go on.
+    /// Gives the card a state, and lets the card continue.
     fn give(&self, state: &CardState) -> Result<()> {
         ensure!(
             self.server.has_client(),
@@ -220,7 +221,7 @@ impl Transfer {
             let stored = store(&self.file, |to| copy(&mut from, to));
             stored.with_context(|| self.file.display().to_string())?;
         }
-        // A daemon that has given up says so.
+        // A daemon that has given up reports this.
         let _ = (&stream).write_all(b"stored\n");
         match line(&mut from).as_deref() {
             Ok("ok") => Ok(()),
@@ -268,7 +269,7 @@ fn copy(from: impl Read, to: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A reader that writes all that is read.
+/// A reader that also writes everything that is read.
 struct Tee<R, W> {
     from: R,
     to: W,

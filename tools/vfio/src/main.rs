@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-vfio`: serves a virtual machine a card of the fermata profile by vfio-user. The jobs of
-//! the card's slots run in contexts on the host's card.
+//! `fermata-vfio`: serves a card of the fermata profile to a virtual machine by vfio-user. The jobs
+//! of the card's slots run in contexts on the host's card.
 //!
-//! A guest can cause as many lines about what it does as it likes: some of them are printed, the
-//! others are counted.
+//! A guest can cause any number of messages about what it does, so their rate is limited: the lines
+//! beyond the limit are only counted.
 
 mod context;
 mod control;
@@ -33,11 +33,11 @@ struct Arguments {
 enum Command {
     /// Serve a card at a socket, to one virtual machine at a time
     Serve(Serve),
-    /// Stop the card of a virtual machine that is paused, and write the state of the card to a file
+    /// Stop the card of a paused virtual machine, and write the state of the card to a file
     Save(Transfer),
-    /// Give the state of a card to the card of a virtual machine that is paused; the card goes on
+    /// Load the state of a card into the card of a paused virtual machine; that card then continues
     Load(Transfer),
-    /// Let a card go on that `save` has stopped
+    /// Let a card that was stopped by `save` continue
     Continue(Daemon),
     #[command(flatten)]
     OfParser(OfParser),
@@ -73,7 +73,7 @@ struct Limit {
 
 static LIMIT: Mutex<Limit> = Mutex::new(Limit::NEW);
 
-/// Prints a line to the error output, unless there were many lines lately.
+/// Prints a line to the error output, unless there have been many lines lately.
 fn tell(line: fmt::Arguments<'_>) {
     let admitted = {
         let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,19 +86,19 @@ fn tell(line: fmt::Arguments<'_>) {
             format!("fermata-vfio: {line} ({left_out} lines before were left out)\n")
         }
     };
-    // By one call, so that the line stays whole where several processes write.
+    // With one call, so that the line stays whole if several processes write.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl Limit {
-    /// Before the first line.
+    /// The limit before the first line.
     const NEW: Self = Self {
         began: None,
         printed: 0,
         left_out: 0,
     };
 
-    /// Returns how many lines were left out before this one; `None`: this one is left out.
+    /// Returns how many lines were left out before this one; `None`: this line is left out too.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self
             .began

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Serves one virtual machine after the other at a socket. The options of a guest stand on the command
-//! line or in a file.
+//! Serves one virtual machine after the other at a socket. The options of a guest are on the
+//! command line or in a file.
 
 use crate::context::{Lenders, Settings};
 use crate::control::Control;
@@ -57,7 +57,8 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     end.context("vfio-user socket")
 }
 
-/// The guest's card: engines that the host's card has, with snapshots of the same size.
+/// Returns the configuration of the guest's card: engines that the host's card has, with snapshots
+/// of the same size.
 fn configure(options: &Options, settings: &Settings) -> Result<CardConfig> {
     let device = &settings.device;
     let host = Context::open(device).with_context(|| device.display().to_string())?;
@@ -97,7 +98,8 @@ fn configure(options: &Options, settings: &Settings) -> Result<CardConfig> {
     Ok(config)
 }
 
-/// The engines of the host's slots that a guest's card can show, and the pages of their snapshots.
+/// Returns the engines of the host's slots that a guest's card can show, and the pages of their
+/// snapshots.
 fn host_engines(host: &Context) -> Result<Vec<(EngineKind, u64)>> {
     let mut found = Vec::new();
     for slot in 0..host.card_info()?.slots {
@@ -110,8 +112,8 @@ fn host_engines(host: &Context) -> Result<Vec<(EngineKind, u64)>> {
     Ok(found)
 }
 
-/// Listens on a socket that only those of `mode` may connect to. A socket that nobody listens on is
-/// replaced.
+/// Listens on a socket, to which only the users of `mode` may connect. A socket without a listener
+/// is replaced.
 fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         bail!("{}: another daemon serves it", path.display());
@@ -126,14 +128,15 @@ fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
 /// The arguments of `fermata-vfio serve`.
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// TOML file with options, named as here without dashes; options of the command line go first
+    /// TOML file with options, named as here without dashes; options of the command line take
+    /// precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
 
-/// The options, each of which may stand in the file.
+/// The options, each of which may be in the file.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Options {
@@ -161,11 +164,11 @@ struct Options {
     /// Limit of each of the guest's contexts, in percent of a slot
     #[arg(long)]
     cap: Option<u64>,
-    /// Let the guest's jobs go before those of others, at once
+    /// Let the guest's jobs preempt best-effort jobs at once
     #[arg(long)]
     latency_critical: bool,
-    /// Pin all of the guest's memory that has no hole around a window, when the first job uses the
-    /// window, so that no memory is charged twice, whatever windows the guest has
+    /// Pin all contiguous guest memory around a window when the first job uses the window, so that
+    /// no memory is charged twice, whatever windows the guest has
     #[arg(long)]
     pin_memory: bool,
 }
@@ -183,7 +186,7 @@ enum GuestProfile {
 }
 
 impl Serve {
-    /// Returns the options of the command line, and those that only the file has.
+    /// Returns the options of the command line, supplemented by those of the file.
     fn options(self) -> Result<Options> {
         let file = match &self.config {
             Some(path) => read(path).with_context(|| path.display().to_string())?,
@@ -198,7 +201,7 @@ fn read(path: &Path) -> Result<Options> {
 }
 
 impl Options {
-    /// Returns these options, and from `others` those that are not given here.
+    /// Returns these options, with those that are not given here taken from `others`.
     fn or(self, others: Self) -> Self {
         Self {
             socket: self.socket.or(others.socket),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The engine of a guest's slot: a job in a context on the host's card. Contexts are made when a
-//! window is first used, and kept, because an arena is pinned memory that is made once for each
-//! context.
+//! The engine of a guest's slot: a job in a context on the host's card. Contexts are created when a
+//! window is first used, and kept, because an arena is pinned memory that is created only once for
+//! each context.
 
 use crate::context::{HostContext, Key, Settings, Stopped};
 use crate::tell;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How old the result registers may be that a guest sees while a job runs.
+/// Maximum age of the result registers that a guest sees while a job runs.
 const REFRESH: Duration = Duration::from_millis(50);
 
 /// A job.
@@ -25,14 +25,14 @@ struct HostJob {
     shared: Arc<Shared>,
     /// The state of the job, when it is held.
     state: Option<Vec<u8>>,
-    /// The job was held at a boundary.
+    /// Whether the job was held at a boundary.
     at_boundary: bool,
     results: AppRegs,
     read_at: Instant,
 }
 
 impl HostJob {
-    /// The job that was begun in this context.
+    /// Returns the job that was begun in this context.
     fn new(context: Arc<HostContext>, shared: Arc<Shared>) -> Self {
         Self {
             context,
@@ -44,7 +44,7 @@ impl HostJob {
         }
     }
 
-    /// The same job, which shows these results until the card has told its own.
+    /// Returns the same job, which shows these results until the card has reported its own.
     fn showing(mut self, results: AppRegs) -> Self {
         self.results = results;
         self
@@ -58,7 +58,7 @@ impl HostJob {
     }
 
     /// Waits until the job has ended, the results are to be read again, or the bus may want
-    /// attention: at the latest at the time `deadline`. Whether the job may have ended.
+    /// attention, but not beyond `deadline`. Returns whether the job may have ended.
     fn wait(&self, deadline: Option<u64>) -> bool {
         let refresh = REFRESH.saturating_sub(self.read_at.elapsed());
         let left = |due: u64| Duration::from_nanos(due.saturating_sub(now_ns()));
@@ -74,7 +74,7 @@ impl HostJob {
         !fds[0].revents().is_empty()
     }
 
-    /// Stops the job. Whether it has ended instead.
+    /// Stops the job. Returns whether it has ended instead.
     fn stop(&mut self, at_boundary: bool) -> Result<bool, Refused> {
         match self.context.stop(at_boundary) {
             Ok(Stopped::Ended) => Ok(true),
@@ -97,7 +97,7 @@ impl HostJob {
         self.context.go_on().map_err(|_| Refused)
     }
 
-    /// Whether the job has finished. A job that failed is refused.
+    /// Returns whether the job has finished. A job that failed is refused.
     fn has_finished(&mut self, bus: &mut dyn Bus) -> Result<bool, Refused> {
         let (state, status) = self.context.status().map_err(|_| Refused)?;
         match state {
@@ -117,8 +117,8 @@ impl HostJob {
     }
 }
 
-/// Makes the access again for which the host's card stopped the job, so that the guest's window
-/// refuses it and the guest's fault registers tell of it. Nothing is written.
+/// Repeats the access for which the host's card stopped the job, so that the guest's window refuses
+/// it and the guest's fault registers report it. Nothing is written.
 fn touch(bus: &mut dyn Bus, status: &fermata::uapi::Status) {
     if status.error as i32 != rustix::io::Errno::FAULT.raw_os_error() {
         let error = fermata::Error::from_errno(status.error as i32);
@@ -181,14 +181,14 @@ impl Drop for HostJob {
     }
 }
 
-/// Contexts of a slot that are kept.
+/// Maximum number of contexts that a slot keeps.
 const KEPT: usize = 32;
 
 /// What the slot and the job in it share.
 struct Shared {
     /// The contexts, the most recently used last.
     contexts: Mutex<Vec<Arc<HostContext>>>,
-    /// Readable when the job is to look at its bus.
+    /// Readable when the job should look at its bus.
     wake: OwnedFd,
 }
 
@@ -197,7 +197,7 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes a context whose job nobody wants any more, unless the context is at rest.
+    /// Gives up the job of a context, and closes the context unless it is at rest.
     fn abandon(&self, context: &Arc<HostContext>) {
         if !context.abandon() {
             self.contexts().retain(|kept| !Arc::ptr_eq(kept, context));
@@ -239,7 +239,7 @@ impl HostSlot {
         })
     }
 
-    /// Begins a job, by `start`, in a context for which `fits` holds, or in a new one.
+    /// Begins a job, by `start`, in a context for which `fits` holds, or in a new context.
     fn begin(
         &self,
         reach: &Reach<'_>,
@@ -247,7 +247,7 @@ impl HostSlot {
         start: impl FnOnce(&HostContext) -> fermata::Result<()>,
     ) -> Result<HostJob, Refused> {
         let key = Key::of(reach);
-        // What takes memory away takes this lock afterwards, and finds the context.
+        // Code that takes memory away takes this lock afterwards, and then finds the context.
         let mut contexts = self.shared.contexts();
         let memory = (reach.memory)().ok_or(Refused)?;
         let mine = contexts.iter().position(|context| context.serves(&key));
@@ -263,8 +263,8 @@ impl HostSlot {
         Ok(HostJob::new(context, self.shared.clone()))
     }
 
-    /// Opens a context. Where a limit refuses the context, those that have not been used for
-    /// longest make room: states that they hold are in snapshots of the guest.
+    /// Opens a context. If a limit refuses the context, the least recently used contexts make room:
+    /// states that they hold are in snapshots of the guest.
     fn open(
         &self,
         key: Key,
@@ -279,14 +279,14 @@ impl HostSlot {
         }
     }
 
-    /// Lets a job go on from the state of its engine.
+    /// Resumes a job from the state of its engine.
     fn go_on_from(
         &self,
         regs: &AppRegs,
         state: &[u8],
         reach: &Reach<'_>,
     ) -> Result<HostJob, Refused> {
-        // The results that a held job had are those that it goes on with.
+        // A held job continues with the results that it had.
         let mut results = None;
         let go_on = |context: &HostContext| {
             if context.holds(state) {
@@ -316,7 +316,7 @@ impl HostSlot {
     }
 }
 
-/// Keeps a context, and closes the one that has not been used for longest if there are too many.
+/// Keeps a context. If there are too many, closes the least recently used one.
 fn keep(contexts: &mut Vec<Arc<HostContext>>, context: Arc<HostContext>) {
     contexts.push(context);
     if contexts.len() > KEPT {
@@ -324,7 +324,7 @@ fn keep(contexts: &mut Vec<Arc<HostContext>>, context: Arc<HostContext>) {
     }
 }
 
-/// Whether fewer contexts or less pinned memory would help.
+/// Returns whether fewer contexts or less pinned memory would help.
 fn is_limit(error: Error) -> bool {
     let quota = rustix::io::Errno::DQUOT.raw_os_error();
     matches!(error, Error::NoMemory | Error::NoSpace) || error == Error::Other(quota)
@@ -346,7 +346,7 @@ impl EngineMaker for HostSlot {
                     "the window of a job for {engine} is not guest memory yet"
                 ));
             }
-            // The job is the guest's mistake, and will have a fault.
+            // The window is the guest's mistake, and the job will fault.
             return Ok(());
         };
         let made = self.open(key, memory, &mut contexts);
@@ -386,7 +386,7 @@ impl EngineMaker for HostSlot {
 
     fn release(&self, memory: &DmaSpace) {
         self.shared.revoke(|context| !context.is_mapped(memory));
-        // Afterwards no job begins in the memory as it was, which would make a lender of it again.
+        // Afterwards no job starts in the old memory, which would create a lender of it again.
         self.settings.lenders.release(memory);
     }
 

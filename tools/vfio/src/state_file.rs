@@ -7,10 +7,10 @@ use fermata_checkpoint::container::{Kind, Reader, Section, Writer, SECTION_MAX};
 use serde::de::DeserializeOwned;
 use std::io::{Read, Write};
 
-/// The description nests four deep.
+/// The description is nested four deep.
 const DEPTH: usize = 16;
 /// The release that wrote a file. Only the same release reads the file, because the state of a card
-/// is what the program keeps about the card.
+/// is the program's internal data about the card.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 /// Writes the state of a card.
@@ -37,8 +37,8 @@ pub(crate) fn write(state: &CardState, to: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Reads the state of a card of this make. The state is not trusted: the card checks a state that the
-/// card takes. No more memory is allocated than a card of this make has state.
+/// Reads the state of a card of this make. The state is not trusted: the card checks it when it
+/// takes the state. Allocates no more memory than the state of a card of this make needs.
 pub(crate) fn read(from: impl Read, make: &Make) -> Result<CardState> {
     let mut reader = Reader::new(from)?;
     let first = reader.section()?;
@@ -115,7 +115,7 @@ impl<R: Read> Engines<R> {
         Ok(state)
     }
 
-    /// Checks that no bytes are left.
+    /// Checks that no bytes are left over.
     fn end(mut self) -> Result<()> {
         let last = self.section()?.kind == Kind::End && self.rest.is_empty();
         ensure!(last, "states of engines are too long");
@@ -148,7 +148,7 @@ mod tests {
 
     const ENGINES: [EngineKind; 2] = [EngineKind::Linkedlist, EngineKind::Membench];
 
-    /// A card that is stopped in the middle of a job of slot 1, which never ends.
+    /// Returns a card that is stopped in the middle of a job of slot 1, which never ends.
     fn at_work() -> (Arc<Card>, CardState) {
         let card = card(&ENGINES);
         card.thaw();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The device plugin, as the kubelet uses device plugins.
+//! Uses the device plugin as the kubelet does.
 
 use crate::{Card, Pod, Points, Program, LIMIT};
 use anyhow::{bail, ensure, Context as _, Result};
@@ -32,10 +32,10 @@ const SLICES: u64 = 10_000;
 
 const HEAVY: &str = "11111111-2222-3333-4444-555555555555";
 const LIGHT: &str = "66666666-7777-8888-9999-000000000000";
-/// The pods that docs/kubernetes.md has.
+/// The pods of docs/kubernetes.md.
 const PODS: &str = include_str!("../../../../packaging/kubernetes/pods.yaml");
 
-/// The kubelet's registration of plugins.
+/// The kubelet's registration service for plugins.
 #[derive(Clone)]
 struct Registrar {
     came: mpsc::UnboundedSender<RegisterRequest>,
@@ -61,7 +61,7 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    /// Starts as a kubelet does, which removes the sockets of all plugins.
+    /// Starts like a kubelet, which removes the sockets of all plugins.
     fn start(folder: &Path, refuses: bool) -> Result<Self> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -100,7 +100,7 @@ impl Kubelet {
         ))
     }
 
-    /// Writes which pods have which shares, as kubelets of different ages do.
+    /// Writes which pods have which shares, in the form of old or new kubelets.
     fn checkpoint(&self, pods: &[(&str, &[String])], is_old: bool) -> Result<()> {
         let entries = pods.iter().map(|(uid, names)| {
             let devices = if is_old { json!(names) } else { json!({"-1": names}) };
@@ -136,8 +136,8 @@ fn shares(card: &Card, numbers: std::ops::Range<usize>) -> Vec<String> {
         .collect()
 }
 
-/// Calls the plugin as kubelets before 1.26 do, with the socket's path as authority. Returns the
-/// status of HTTP in the answer.
+/// Calls the plugin like kubelets before 1.26, with the socket's path as authority. Returns the
+/// HTTP status of the answer.
 async fn old_call(socket: &Path) -> Result<u8> {
     /// A frame of stream 1, or 0 for settings.
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
@@ -178,7 +178,7 @@ async fn old_call(socket: &Path) -> Result<u8> {
         let mut payload = vec![0; usize::from(u16::from_be_bytes([header[1], header[2]]))];
         stream.read_exact(&mut payload).await?;
         match header[3] {
-            // The first header is the status, of the static table.
+            // The first header is the status, from the static table.
             1 => return payload.first().copied().context("no headers"),
             3 | 7 => bail!("the plugin breaks the call off: {payload:?}"),
             _ => {}
@@ -194,7 +194,8 @@ async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Result<Vec<Device>
     Ok(list.context("the stream has ended")?.devices)
 }
 
-/// Waits until all shares of a card are in this state of health, and those of another are healthy.
+/// Waits until all shares of a card are in this state of health, and those of the other card are
+/// healthy.
 async fn until(
     lists: &mut Streaming<ListAndWatchResponse>,
     card: &Card,
@@ -213,7 +214,7 @@ async fn until(
     }
 }
 
-/// Checks that a call is refused, with these words.
+/// Checks that a call is refused with this text.
 fn refused<T>(answer: Result<Response<T>, Status>, words: &str) -> Result<()> {
     match answer {
         Ok(_) => bail!("not refused"),
@@ -250,7 +251,7 @@ fn prefer(available: &[String], wanted: &[String], size: i32) -> PreferredAlloca
     }
 }
 
-/// Returns shares and arguments of each pod of a manifest.
+/// Returns the shares and the arguments of each pod of a manifest.
 fn manifest(text: &str) -> Result<Vec<(usize, Vec<String>)>> {
     let documents = serde_yaml_ng::Deserializer::from_str(text);
     let pods = documents.map(|document| {
@@ -268,14 +269,14 @@ fn manifest(text: &str) -> Result<Vec<(usize, Vec<String>)>> {
     pods.collect()
 }
 
-/// Two pods have time on a slot as they have shares, within 1 %.
+/// Checks that two pods get time on a slot in proportion to their shares, within 1 %.
 async fn ratio(card: &Card, heavy: &mut Pod, light: &mut Pod) -> Result<()> {
     let pods = manifest(PODS)?;
     heavy.start(card, &pods[0].1)?;
     light.start(card, &pods[1].1)?;
     let runs = |pod: &Pod| pod.runs(card);
     let slices = |heavy: &Pod, light: &Pod| Ok::<_, anyhow::Error>(runs(heavy)?.0 + runs(light)?.0);
-    // Both run before the first figures are taken.
+    // Both must run before the first figures are taken.
     while runs(heavy)?.0 < 100 || runs(light)?.0 < 100 {
         sleep(Duration::from_millis(100)).await;
     }
@@ -299,7 +300,7 @@ async fn ratio(card: &Card, heavy: &mut Pod, light: &mut Pod) -> Result<()> {
     Ok(())
 }
 
-/// An engine hangs, and its slot cannot be reset: its shares are not healthy any more.
+/// Checks that a card's shares become unhealthy when an engine hangs and its slot cannot be reset.
 async fn quarantine(card: &Card, lists: &mut Streaming<ListAndWatchResponse>) -> Result<()> {
     let mut pod = Pod::make("quarantine", "kubepods/podquarantine")?;
     for (_, mut arguments) in manifest(PODS)? {
@@ -350,7 +351,7 @@ async fn registration(session: &mut Session, points: &mut Points, cards: [&Card;
     let mode = fs::metadata(&socket)?.permissions().mode() & 0o777;
     points.holds("only root talks to the plugin", mode == 0o700, mode);
     let answer = timeout(LIMIT, old_call(&socket)).await?;
-    // 8 of the static table is the status 200.
+    // Entry 8 of the static table is the status 200.
     let is_served = answer.as_ref().is_ok_and(|status| *status == 0x88);
     points.holds(
         "a kubelet whose authority is a path is served",
@@ -517,7 +518,7 @@ async fn weights(
     Ok(())
 }
 
-/// A card goes and comes back.
+/// Checks what happens when a card goes and comes back.
 async fn binding(
     session: &mut Session,
     points: &mut Points,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The DRA driver, as the kubelet and the scheduler use drivers, and the objects of an API server that
-//! the driver uses: a node, slices and claims, as Kubernetes 1.34 has their types.
+//! Uses the DRA driver as the kubelet and the scheduler do, and provides the objects of an API
+//! server that the driver uses: a node, slices and claims, with the types of Kubernetes 1.34.
 
 use crate::{Card, Pod, Points, Program, LIMIT};
 use anyhow::{Context as _, Result};
@@ -33,7 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-/// The configuration in docs/kubernetes.md.
+/// The configuration of docs/kubernetes.md.
 const CLAIMS: &str = include_str!("../../../../packaging/kubernetes/claims.yaml");
 const CLASSES: &str = include_str!("../../../../packaging/kubernetes/dra.yaml");
 
@@ -54,7 +54,7 @@ fn named(text: &str, kind: &str, name: &str) -> Result<Value> {
         .with_context(|| format!("no {kind} {name}"))
 }
 
-/// Returns the claim of a template for pods, allocated on a card as a scheduler does.
+/// Returns a template's claim for pods, allocated on a card as by a scheduler.
 fn claim(
     template: &str,
     name: &str,
@@ -95,7 +95,7 @@ fn device_of(card: &Card) -> String {
     format!("card-{}", card.address.replace([':', '.'], "-"))
 }
 
-/// A claim, as the kubelet knows it.
+/// Returns a claim in the form in which the kubelet knows it.
 fn known(name: &str) -> Claim {
     Claim {
         namespace: "default".into(),
@@ -125,7 +125,7 @@ impl Session {
         for folder in [&plugins, &registry] {
             fs::create_dir_all(folder)?;
         }
-        // A slice of a former driver.
+        // A socket of a previous driver.
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(program);
         command.args(["dra", "--shares=10", "--arena-memory-mib=64"]);
@@ -174,7 +174,7 @@ impl Session {
         Ok(())
     }
 
-    /// Prepares a claim. Returns its devices, or the words of an error.
+    /// Prepares a claim. Returns its devices, or the text of an error.
     async fn prepare(&mut self, claim: Claim) -> Result<(Vec<Device>, String)> {
         let uid = claim.uid.clone();
         let request = NodePrepareResourcesRequest {
@@ -206,7 +206,7 @@ impl Session {
     }
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 async fn until(mut holds: impl FnMut() -> bool) -> Result<()> {
     let done = async {
         while !holds() {
@@ -351,7 +351,7 @@ async fn refusals(
     Ok(())
 }
 
-/// A driver that ends leaves its claims to the next one.
+/// Checks that a driver that ends leaves its claims to the next driver.
 async fn restart(
     mut session: Session,
     points: &mut Points,
@@ -364,7 +364,7 @@ async fn restart(
     session.driver.terminate()?;
     let (code, _) = session.driver.end().await?;
     points.holds("a signal ends the driver", code == Some(0), code);
-    // The urgent pod uses the claim of the heavy one, too.
+    // The urgent pod also uses the claim of the heavy one.
     api.put_claim(claim(
         "heavy",
         "heavy",
@@ -514,7 +514,7 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 #[derive(Default)]
 struct Objects {
     slices: BTreeMap<String, ResourceSlice>,
-    /// By the path.
+    /// By path.
     claims: BTreeMap<String, ResourceClaim>,
     version: u64,
 }
@@ -605,7 +605,7 @@ fn found(object: Option<impl serde::Serialize>) -> (StatusCode, Value) {
     }
 }
 
-/// Reads a slice, in which every word must be a field.
+/// Parses a slice in which every key must be a field.
 fn strictly(body: &[u8]) -> Option<ResourceSlice> {
     let value: Value = serde_json::from_slice(body).ok()?;
     let slice: ResourceSlice = serde_json::from_value(value.clone()).ok()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `kubelet PROGRAM`: plays the part of the kubelet, and of the API server, against the program, in
-//! a machine with two emulated cards, a relay card and one of the fermata profile. Prints TAP.
+//! `kubelet PROGRAM`: acts as the kubelet and as the API server for the program, in a machine with
+//! two emulated cards, a relay card and a card of the fermata profile. Prints TAP.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -27,7 +27,7 @@ struct Points {
 }
 
 impl Points {
-    /// A condition, and what to print where it does not hold.
+    /// Prints a point for a condition, and `what` if the condition does not hold.
     fn holds(&mut self, name: &str, condition: bool, what: impl std::fmt::Debug) {
         let done = if condition {
             Ok(())
@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
         failed: false,
     };
     println!("TAP version 13");
-    // The last one leaves a card with a slot out of use.
+    // The last test leaves a card with a slot out of use.
     let done = match dra::test(&program, &mut points).await {
         Ok(()) => deviceplugin::test(&program, &mut points).await,
         failed => failed,
@@ -116,7 +116,7 @@ impl Card {
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A pod, whose programs end with the value.
+/// A pod. Its programs end when the value is dropped.
 pub(crate) struct Pod {
     pub(crate) uid: &'static str,
     cgroup: PathBuf,
@@ -124,7 +124,8 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Makes the cgroups of a pod and of its container, where the kubelet makes the pod's.
+    /// Creates the cgroups of a pod and of its container, in the place where the kubelet creates
+    /// the pod's.
     pub(crate) fn make(uid: &'static str, place: &str) -> Result<Self> {
         let cgroup = Path::new(CGROUPS).join(place);
         fs::create_dir_all(cgroup.join("container"))?;
@@ -135,7 +136,7 @@ impl Pod {
         })
     }
 
-    /// Returns what is registered for the pod on a card.
+    /// Returns the registered settings of the pod on a card.
     pub(crate) fn group(&self, card: &Card) -> Result<Group> {
         let card = Context::open(card.node())?;
         Ok(card.registered_group(File::open(&self.cgroup)?.as_fd())?)
@@ -149,16 +150,16 @@ impl Pod {
             .args(arguments)
             .args(["--card", &card.number.to_string()])
             .stdout(Stdio::null());
-        // SAFETY: the closure only writes to a file. This process has one thread, so that no lock of
-        // the allocator can be held by another.
+        // SAFETY: the closure only writes to a file. This process has one thread, so no other
+        // thread can hold a lock of the allocator.
         unsafe { command.pre_exec(move || fs::write(&cgroup, "0")) };
         self.programs.push(command.spawn().context("fermatactl")?);
         Ok(())
     }
 
-    /// Returns slices and time on slots of the pod's contexts on a card.
+    /// Returns the slices and the time on slots of the pod's contexts on a card.
     pub(crate) fn runs(&self, card: &Card) -> Result<(u64, u64)> {
-        // The group is the container's cgroup as long as the pod's is not registered.
+        // The container's cgroup is the group as long as the pod's cgroup is not registered.
         let groups = [
             self.cgroup.metadata()?.ino(),
             self.cgroup.join("container").metadata()?.ino(),
@@ -174,7 +175,7 @@ impl Pod {
 
     pub(crate) fn stop(&mut self) {
         for program in &mut self.programs {
-            // It may have ended by itself.
+            // It may already have ended.
             let _ = program.kill();
             let _ = program.wait();
         }
@@ -190,10 +191,10 @@ impl Drop for Pod {
     }
 }
 
-/// Deadline of everything that the test waits for.
+/// Time limit of everything that the test waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// A process of the program, which ends with the value.
+/// A process of the program, which ends when the value is dropped.
 pub(crate) struct Program {
     child: Child,
     log: PathBuf,
@@ -207,7 +208,7 @@ impl Program {
         Ok(Self { child, log })
     }
 
-    /// Waits for the end. Returns status and log.
+    /// Waits for the end. Returns the status and the log.
     pub(crate) async fn end(&mut self) -> Result<(Option<i32>, String)> {
         let ended = async {
             loop {
@@ -231,7 +232,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         for line in fs::read_to_string(&self.log).unwrap_or_default().lines() {
