@@ -243,7 +243,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Returns the stream, which is positioned behind the checkpoint.
+    /// Returns the stream, which is positioned after the checkpoint.
     pub fn into_inner(self) -> R {
         self.from
     }
@@ -264,7 +264,7 @@ fn unpack(header: SectionHeader, stored: Vec<u8>) -> Option<Vec<u8>> {
 /// Why a checkpoint is refused. Nothing of the checkpoint runs, and no context remains.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The input is no checkpoint.
+    /// The input is not a checkpoint.
     #[error("this is no checkpoint of fermata")]
     NotACheckpoint,
     /// The checkpoint has another version of the format.

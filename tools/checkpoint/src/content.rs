@@ -17,7 +17,7 @@ pub(crate) const RETIRED_SHARE: u32 = 7;
 pub enum Part {
     /// Bytes of the arena at an offset, within the arena.
     Arena(u64, Vec<u8>),
-    /// Bytes of the engine's state at an offset, directly behind those before.
+    /// Bytes of the engine's state at an offset, which directly follow the bytes before.
     State(u64, Vec<u8>),
     /// The description has changed.
     Described,
@@ -227,7 +227,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// Returns the description of a context. The job must not run or wait: [`Error::Busy`].
+    /// Returns the description of a context. The job must neither run nor wait: [`Error::Busy`].
     pub fn of(context: &Context) -> Result<Self, Error> {
         let status = context.status()?;
         let job = match State::from(status.state) {
@@ -279,7 +279,7 @@ impl Description {
         Ok(description)
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> EngineId {
         EngineId {
             low: self.engine[0],
@@ -321,8 +321,8 @@ fn engine_of(context: &Context) -> Result<(EngineId, u64), Error> {
     Ok((engine, u64::from(slot.state_pages) * 4096))
 }
 
-/// Returns whether a file has this parameter: not the slots, which differ from card to card, and
-/// not whether the administrator lets the context run.
+/// Returns whether files have this parameter. They do not have the slots, which differ from card to
+/// card, nor whether the administrator lets the context run.
 fn travels(param: Param) -> bool {
     match param {
         Param::Timeslice
@@ -336,7 +336,7 @@ fn travels(param: Param) -> bool {
     }
 }
 
-/// Returns the parameters that travel.
+/// Returns the parameters that files have, with their values.
 fn parameters_of(context: &Context) -> Result<Vec<(u32, u64)>, Error> {
     let travel = Param::ALL.into_iter().filter(|param| travels(*param));
     travel

@@ -61,7 +61,7 @@ enum Command {
     Send {
         #[command(flatten)]
         owner: Owner,
-        /// Kill the program afterwards, which does not know that its job is gone
+        /// Kill the program afterwards: it does not know that its job is gone
         #[arg(long)]
         kill: bool,
         /// Where `receive` waits: tcp:HOST:PORT, unix:PATH, or a device

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 5;
 /// With fewer changed bytes than this, the job is held and the rest copied.
 const FEW: u64 = 1 << 20;
-/// Limit for each read and write of the sender before `go`: the job may be held meanwhile. The
-/// receiver reads without a pause, but for making the arena.
+/// Limit for each read and write of the sender before `go`, during which the job may be held. The
+/// receiver reads without a pause, except while it creates the arena.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Poll interval of the receiver for the job to run.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -107,10 +107,10 @@ impl<'a> Copied<'a> {
 }
 
 /// Migrates the job of a context to the receiver at the other end of `stream`. The job may run,
-/// wait, or be held. On success the context is of no use any more: close it. After an error the job
-/// is as before, except after [`MoveError::Unknown`]. The file of the stream is `O_NONBLOCK`
-/// afterwards. A receiver that neither reads nor answers for a minute is given up, unless it may have
-/// the job.
+/// wait, or be held. After success the context is no longer usable: close it. After an error the
+/// job is as before, except after [`MoveError::Unknown`]. The file of the stream is `O_NONBLOCK`
+/// afterwards. A receiver that neither reads nor answers for a minute is given up, unless it may
+/// have the job.
 pub fn send(
     context: &Context,
     arena: Option<&Arena>,
@@ -134,7 +134,8 @@ fn status(context: &Context) -> Result<uapi::Status, SaveError> {
     context.status().map_err(at("the card does not answer"))
 }
 
-/// Sends the job, and waits until the receiver is ready. Returns since when the job is held.
+/// Sends the job, and waits until the receiver is ready. Returns the time at which the job was
+/// held.
 fn offer<S>(
     context: &Context,
     arena: Option<&Arena>,
@@ -323,14 +324,14 @@ impl<'a> Timed<'a> {
                 let text = format!("the other end has been silent for {seconds} s");
                 Err(io::Error::new(ErrorKind::TimedOut, text))
             }
-            // A device whose other end is closed takes nothing.
+            // A device whose other end is closed accepts nothing.
             Ok(_) if !polled[0].revents().intersects(events) => Err(Errno::PIPE.into()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Makes a call that does not wait, again whenever the stream has one of `events`.
+    /// Makes a call that does not wait, and repeats it each time the stream has one of `events`.
     fn retry(
         &self,
         events: PollFlags,

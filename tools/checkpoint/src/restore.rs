@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Makes a context from a checkpoint. Input is not trusted: checks what the driver does not check.
+//! Creates a context from a checkpoint. Input is not trusted: checks what the driver does not
+//! check.
 
 use crate::content::{ArenaDescription, Content, Description, Job, Part, RETIRED_SHARE};
 use crate::Refusal;
@@ -33,7 +34,7 @@ impl Restored {
     }
 }
 
-/// Memory of a context that the caller makes after the context.
+/// Memory of a context that the caller creates after the context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Absent {
     /// The arena.
@@ -42,18 +43,18 @@ pub struct Absent {
     pub snapshot: bool,
 }
 
-/// Makes a context of the card `device` from a checkpoint, and reads the stream to the checkpoint's
-/// end.
+/// Creates a context on the card `device` from a checkpoint, and reads the stream up to the end of
+/// the checkpoint.
 pub fn restore(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
     read(&mut Content::new(from)?, device, Absent::default())
 }
 
-/// Does the same as [`restore`], for a file that has nothing behind the checkpoint.
+/// Like [`restore`], for a file that has nothing after the checkpoint.
 pub fn restore_file(from: impl Read, device: &Path) -> Result<Restored, Refusal> {
     restore_without(from, device, Absent::default())
 }
 
-/// Does the same as [`restore_file`], and leaves memory to the caller.
+/// Like [`restore_file`], but leaves memory to the caller.
 pub fn restore_without(
     from: impl Read,
     device: &Path,
@@ -100,7 +101,7 @@ fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
     move |error| Refusal::Driver(step, error)
 }
 
-/// Makes a context with its memory.
+/// Creates a context with its memory.
 fn create(
     description: &Description,
     device: &Path,

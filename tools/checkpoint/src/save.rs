@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Writes a checkpoint of a context, and files that are there completely or not at all.
+//! Writes a checkpoint of a context, and stores files either completely or not at all.
 
 use crate::container::{Kind, Writer, SECTION_MAX};
 use crate::content::{Description, Job};
@@ -49,8 +49,8 @@ pub fn save(context: &Context, arena: Option<&Arena>, to: impl Write) -> Result<
     Ok(writer.end()?.1)
 }
 
-/// Checks that no job has run since `description` was made: the owner may have resumed the job or
-/// started one, so that the arena was copied while it changed.
+/// Checks that no job has run since `description` was made. The owner may have resumed the job or
+/// started another one, so that the arena was copied while it changed.
 pub(crate) fn check_still(context: &Context, description: &Description) -> Result<(), SaveError> {
     let now = describe(context)?;
     let is_same = now.job == description.job && now.account.slices == description.account.slices;
@@ -97,14 +97,14 @@ fn parts(length: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
     starts.map(move |start| start..length.min(start + part))
 }
 
-/// Makes a file of the bytes that `write` writes. Only the owner can read the file (mode 0600),
-/// because a checkpoint holds the memory of a program. On an error, a file that was at the path stays
-/// as it was.
+/// Creates a file of the bytes that `write` writes. Only the owner can read the file (mode 0600),
+/// because a checkpoint holds the memory of a program. After an error, a file that was already at
+/// the path is unchanged.
 ///
 /// # Errors
 ///
-/// The error of `write`; the file cannot be written; or something is at the path that is not a
-/// regular file, as /dev/null is, which root would replace.
+/// The error of `write`; the file cannot be written; or the path is not a regular file, such as
+/// /dev/null, which root would replace.
 pub fn store<T, E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<NamedTempFile>) -> Result<T, E>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Files that are read back, and files that are not believed. Files of earlier tools, which are read
-//! for ever, and of later tools: `vm/run travel` restores the same files.
+//! Files that are read back, and files that are rejected. Files of earlier tools, which are
+//! readable forever, and files of later tools: `vm/run travel` restores the same files.
 #![allow(missing_docs, clippy::pedantic)]
 
 use fermata_checkpoint::container::{Kind, Reader, Writer, SECTION_MAX};
@@ -40,7 +40,7 @@ fn description() -> Description {
     }
 }
 
-/// A file with one section that is compressed and one that cannot be.
+/// Returns a file with one section that is compressed and one that cannot be.
 fn file() -> Vec<u8> {
     written(&[
         (Kind::Description, 0, description().to_bytes()),
@@ -68,7 +68,7 @@ fn written(sections: &[(Kind, u64, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// All parts of a file, or why it is refused.
+/// Returns all parts of a file, or why it is refused.
 fn read(bytes: &[u8]) -> Result<(Description, Vec<Part>), Refusal> {
     let mut content = Content::new(bytes)?;
     let mut parts = Vec::new();
@@ -134,7 +134,8 @@ fn another_version_is_refused() {
     assert!(matches!(read(&file), Err(Refusal::Version(2))));
 }
 
-/// The first section's header with one field changed, its checksum right.
+/// Returns the file with one field of the first section's header changed, and the checksum
+/// corrected.
 fn forged(at: usize, value: u64, width: usize) -> Vec<u8> {
     let mut file = file();
     let header = &mut file[16..56];
@@ -158,7 +159,7 @@ fn forged_headers_are_refused() {
             Err(Refusal::TooLarge(_))
         ));
     }
-    // Uncompressed it is shorter or longer than it says.
+    // The uncompressed data are shorter or longer than the header says.
     assert!(matches!(
         read(&forged(16, 8191, 8)),
         Err(Refusal::Damaged(_))
@@ -186,14 +187,14 @@ fn what_makes_no_sense_is_refused() {
     inconsistent(&[(Kind::Arena, 0, vec![1])]);
     inconsistent(&[(Kind::Description, 0, b"no description".to_vec())]);
     inconsistent(&[(Kind::Description, 0, [with(|_| ()), vec![0]].concat())]);
-    // Beyond the arena, and without one.
+    // Beyond the arena, and without an arena.
     inconsistent(&[first.clone(), (Kind::Arena, (1 << 16) - 1, vec![1, 1])]);
     inconsistent(&[first.clone(), (Kind::Arena, u64::MAX, vec![1])]);
     inconsistent(&[
         (Kind::Description, 0, with(|d| d.arena = None)),
         (Kind::Arena, 0, vec![1]),
     ]);
-    // A state of a job that has none, too little, too much, out of order.
+    // A state for a job that has none; too little, too much, or out of order.
     let saved = (Kind::Description, 0, description().to_bytes());
     inconsistent(&[first.clone(), (Kind::State, 0, vec![0; 8192])]);
     inconsistent(&[saved.clone(), (Kind::State, 0, vec![0; 8191])]);
@@ -229,7 +230,7 @@ fn what_makes_no_sense_is_refused() {
     ));
 }
 
-/// Sections whose checksums hold, whatever is in them.
+/// Sections with correct checksums and arbitrary contents.
 fn section() -> impl Strategy<Value = (Kind, u64, Vec<u8>)> {
     let kind = prop_oneof![
         Just(Kind::Description),
@@ -255,7 +256,7 @@ fn section() -> impl Strategy<Value = (Kind, u64, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever passes the checks lies within what its description says.
+    /// Whatever passes the checks is within the bounds of its description.
     #[test]
     fn any_sections_are_read_or_refused(sections in prop::collection::vec(section(), 0..6), first in any::<bool>()) {
         let mut all = Vec::new();
@@ -281,7 +282,7 @@ proptest! {
         }
     }
 
-    /// Any bytes behind a header that is right.
+    /// Arbitrary bytes after a correct header.
     #[test]
     fn any_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let mut file = file()[..16].to_vec();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Commands that programs have besides their own: completions and manual pages, made of the parser.
+//! Commands that programs have besides their own: shell completions and manual pages, generated
+//! from the parser.
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Subcommand};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Date of the last change of the pages: the date of the build would make builds differ.
 const CHANGED: &str = "2026-11-27";
 
-/// Commands that tell of the parser.
+/// Commands that print or write descriptions of the parser.
 #[derive(Debug, Subcommand)]
 pub enum OfParser {
     /// Print completions of commands and options for a shell
@@ -26,11 +27,11 @@ pub enum OfParser {
 }
 
 impl OfParser {
-    /// Carries out the command for the parser `P`.
+    /// Executes the command for the parser `P`.
     ///
     /// # Errors
     ///
-    /// The output or a page could not be written; of a page the error names the folder.
+    /// The output or a page could not be written. For a page the error names the folder.
     pub fn run<P: CommandFactory>(&self) -> Result<()> {
         let written = self.write::<P>();
         match self {
@@ -39,7 +40,7 @@ impl OfParser {
         }
     }
 
-    /// Does the same as [`OfParser::run`].
+    /// Like [`OfParser::run`], but returns the error as it is.
     ///
     /// # Errors
     ///

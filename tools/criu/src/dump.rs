@@ -16,25 +16,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A job that is not off its slot after so long is given up. The driver's own limit, the preempt
-/// timeout, is 10 s at most.
+/// Time limit for a job to leave its slot, after which the dump gives up. The driver's own limit,
+/// the preempt timeout, is 10 s at most.
 const HOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// A context of the dump.
 struct Dumped {
     context: Context,
     user: u32,
-    /// Its job was held here.
+    /// Whether the job was held by the dump.
     resumes: bool,
     hint_ns: u64,
     late: Option<Late>,
 }
 
-/// What the dump has come across.
+/// What the dump has found so far.
 #[derive(Default)]
 struct Dump {
     contexts: HashMap<Key, Dumped>,
-    /// Cards and numbers of gangs whose jobs were held here, all at once.
+    /// Cards and numbers of gangs whose jobs the dump holds, all at once.
     gangs: HashSet<(u64, u32)>,
     /// Eventfds of the processes.
     eventfds: Vec<OwnedFd>,
@@ -45,7 +45,7 @@ fn dump() -> MutexGuard<'static, Dump> {
     DUMP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds the jobs of a process, which is stopped.
+/// Holds the jobs of a stopped process.
 pub(crate) fn hold(pid: i32) -> Result<()> {
     let process = Process::new(pid)?;
     let mut contexts = Vec::new();
@@ -114,7 +114,7 @@ fn hold_context(
     Ok(())
 }
 
-/// Returns whether the context has memory of a program's own.
+/// Returns whether the context uses memory of a program's own.
 fn has_own_memory(config: &uapi::Config) -> bool {
     config.arena_flags & uapi::ARENA_USER != 0 || config.snapshot_flags & uapi::SNAPSHOT_USER != 0
 }
@@ -219,7 +219,7 @@ fn dump_context(
          where the context got it"
     );
     if config.events != 0 && dumped.late.is_none_or(|late| late.eventfd.is_none()) {
-        // An eventfd that nobody can read any more is no loss.
+        // An eventfd that no process can read any more is no loss.
         for eventfd in &dump.eventfds {
             let config = context.config(Some(eventfd.as_fd()), 0)?;
             let is_it = config.flags & uapi::CONFIG_EVENTFD != 0;
@@ -229,7 +229,7 @@ fn dump_context(
             );
         }
     }
-    // CRIU dumps a program's own memory.
+    // CRIU itself dumps a program's own memory.
     let arena = match config.arena_flags & uapi::ARENA_USER {
         0 => context.map_arena().context("its arena cannot be read")?,
         _ => None,
@@ -271,12 +271,12 @@ fn results_of(context: &Context) -> Result<Vec<(u32, u64)>> {
     Ok(results)
 }
 
-/// Lets the jobs go on that were held here. Where CRIU ends the processes, their jobs end with them.
+/// Resumes the jobs that the dump has held. If CRIU ends the processes, their jobs end with them.
 pub(crate) fn resume_all() {
     let Dump { contexts, .. } = std::mem::take(&mut *dump());
     for dumped in contexts.into_values().filter(|dumped| dumped.resumes) {
         match dumped.context.resume() {
-            // A job of a gang that went on with another member's, and has ended.
+            // A job of a gang that was resumed with another member's, and has ended.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => complain(&format!("a job does not go on: {error}")),
         }

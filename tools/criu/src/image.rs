@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What of a context stands in CRIU's images, besides the checkpoint of its job.
+//! What CRIU's images have of a context, besides the checkpoint of its job.
 
 use anyhow::{Context as _, Result};
 use fermata_checkpoint::Absent;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub(crate) struct Record {
     /// The node.
     pub(crate) node: PathBuf,
-    /// The file is `O_NONBLOCK`.
+    /// Whether the file is `O_NONBLOCK`.
     pub(crate) nonblocking: bool,
     /// The context, if it was set up.
     pub(crate) context: Option<ContextRecord>,
@@ -28,19 +28,19 @@ pub(crate) struct ContextRecord {
     pub(crate) number: u32,
     /// The real user of the process.
     pub(crate) user: u32,
-    /// The slots that the context might use, a bit each.
+    /// The slots that the context might use, one bit each.
     pub(crate) slots: u64,
-    /// What its jobs came to.
+    /// The outcome of its jobs.
     pub(crate) past: Past,
-    /// Its job is held, and was not held by its program.
+    /// Whether the job was held by the dump, and not by its program.
     pub(crate) resumes: bool,
     /// `FERMATA_START_REPLAYABLE` of its job.
     pub(crate) start_flags: u32,
-    /// The results that were known.
+    /// The values of results that were known.
     pub(crate) results: Vec<(u32, u64)>,
-    /// Members of a gang of the card have the same number; 0: it is in none.
+    /// Members of a gang of the card have the same number; 0: not in a gang.
     pub(crate) gang: u32,
-    /// Nanoseconds until the time of its hint; 0: no hint stood.
+    /// Nanoseconds until the time of its hint; 0: there was no hint.
     #[serde(default)]
     pub(crate) hint_ns: u64,
     /// Parts that are restored when a process is complete.
@@ -84,7 +84,7 @@ impl Late {
 /// An eventfd.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct EventfdRecord {
-    /// `FERMATA_EVENT_*` of which it is told.
+    /// `FERMATA_EVENT_*` that are signalled.
     pub(crate) events: u32,
     /// Its descriptor.
     pub(crate) number: i32,
@@ -132,7 +132,7 @@ pub(crate) fn create(id: i32, part: Part) -> Result<File> {
     Ok(File::from(file.with_context(|| name)?))
 }
 
-/// Opens a file of the context `id`. `None`: there is none.
+/// Opens a file of the context `id`. `None`: there is no such file.
 pub(crate) fn open(id: i32, part: Part) -> Result<Option<File>> {
     let name = name(id, part);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -151,7 +151,7 @@ impl Record {
         Ok(file.write_all(b"\n")?)
     }
 
-    /// Reads the record of the context `id`. `None`: the file `id` is no card's.
+    /// Reads the record of the context `id`. `None`: the file `id` is not a card's.
     pub(crate) fn load(id: i32) -> Result<Option<Self>> {
         let Some(file) = open(id, Part::Record)? else {
             return Ok(None);

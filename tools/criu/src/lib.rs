@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
-/// What CRIU looks for in a plugin.
+/// The symbol that CRIU looks for in a plugin.
 #[no_mangle]
 #[used]
 pub static CR_PLUGIN_DESC: Descriptor = Descriptor::new(c"fermata", init, exit)
@@ -38,7 +38,7 @@ unsafe extern "C" fn init(stage: c_int) -> c_int {
     })
 }
 
-/// CRIU is about to let the processes go on, or to end them.
+/// CRIU is about to let the processes continue, or to end them.
 unsafe extern "C" fn exit(stage: c_int, _result: c_int) {
     guard("exit", || {
         if Stage::from(stage) == Stage::Dump {
@@ -55,7 +55,7 @@ unsafe extern "C" fn hold(pid: c_int) -> c_int {
     })
 }
 
-/// Dumps the file `fd` if it is one of a card.
+/// Dumps the file `fd` if it is a card's.
 unsafe extern "C" fn dump_file(fd: c_int, id: c_int) -> c_int {
     guard("dump", || {
         // SAFETY: CRIU keeps the file open during the call.
@@ -69,7 +69,7 @@ unsafe extern "C" fn restore_file(id: c_int) -> c_int {
     guard("restore", || restore::file(id))
 }
 
-/// Answers whether a mapping with this file is one of a card.
+/// Answers whether a mapping of this file is a card's.
 unsafe extern "C" fn handle_mapping(_fd: c_int, stat: *const libc::stat) -> c_int {
     guard("a mapping", || {
         // SAFETY: CRIU gives a valid pointer.
@@ -79,7 +79,7 @@ unsafe extern "C" fn handle_mapping(_fd: c_int, stat: *const libc::stat) -> c_in
     })
 }
 
-/// Says which file is mapped at `address`, and from which offset on.
+/// Determines which file is mapped at `address`, and from which offset on.
 unsafe extern "C" fn update_mapping(
     path: *const c_char,
     _address: u64,
@@ -109,7 +109,7 @@ unsafe extern "C" fn resume(pid: c_int) -> c_int {
 /// Hooks of version 0.2.0 of the plugin interface, which CRIU 4.1.1 has.
 const HOOKS: usize = 12;
 const VERSION: c_uint = 2 << 8;
-/// What a hook returns for what is not the plugin's.
+/// What a hook returns for a file or mapping that is not the plugin's.
 const NOT_OURS: c_int = -libc::ENOTSUP;
 
 /// A hook, as `CR_PLUGIN_HOOK__*`.
@@ -226,7 +226,7 @@ fn image_folder() -> Result<BorrowedFd<'static>> {
     }
 }
 
-/// Carries out a hook. `Ok(None)`: that was not the plugin's. Errors go to CRIU's log, and so do
+/// Executes a hook. `Ok(None)`: the object was not the plugin's. Errors go to CRIU's log, and so do
 /// panics, which must not reach C.
 fn guard(what: &str, hook: impl FnOnce() -> Result<Option<c_int>>) -> c_int {
     match catch_unwind(AssertUnwindSafe(hook)) {
@@ -242,8 +242,9 @@ fn guard(what: &str, hook: impl FnOnce() -> Result<Option<c_int>>) -> c_int {
     }
 }
 
-/// Lets CRIU use the file that the plugin names for the next mapping. While one mapping follows
-/// another of the same node, CRIU uses the file of the one before, which may be another context.
+/// Lets CRIU use the file that the plugin names for the next mapping. While mappings of the same
+/// node follow one another, CRIU uses the file of the previous mapping, which may be another
+/// context.
 fn forget_mapped_file() -> Result<()> {
     let (end, begin) = (find(c"filemap_ctx_fini")?, find(c"filemap_ctx_init")?);
     // SAFETY: These are the types of the functions (files-reg.h).

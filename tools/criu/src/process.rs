@@ -9,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Returns whether a device number is one of the module.
+/// Returns whether a device number belongs to the module.
 pub(crate) fn is_card(device: u64) -> bool {
     static MAJOR: OnceLock<Option<u32>> = OnceLock::new();
     let major = MAJOR.get_or_init(|| fermata::major().ok().flatten());
@@ -51,7 +51,7 @@ impl Process {
         for entry in entries {
             let entry = entry?;
             let number = entry.file_name().to_string_lossy().parse()?;
-            // A file that cannot be read is no card's.
+            // A file whose link cannot be read is not a card's.
             if let Ok(target) = fs::read_link(entry.path()) {
                 files.push(OpenFile { number, target });
             }

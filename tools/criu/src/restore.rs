@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Restores contexts, their mappings, and lets their jobs go on.
+//! Restores contexts and their mappings, and resumes their jobs.
 //!
-//! CRIU restores each process in a process of its own: the table has what they tell each other.
+//! CRIU restores each process in a process of its own. These processes exchange data through the
+//! table.
 
 use crate::complain;
 use crate::forget_mapped_file;
@@ -24,12 +25,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A hint for a time that has passed would be refused.
+/// A hint for a time that has already passed would be refused.
 const SOONEST_HINT: Duration = Duration::from_millis(1);
 /// The environment variable of CRIU that names another card's node.
 const DEVICE: &str = "FERMATA_CRIU_DEVICE";
 
-/// Makes the file `id` anew. Returns its descriptor; `None`: the file is no card's.
+/// Recreates the file `id`. Returns its descriptor; `None`: the file is not a card's.
 pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
     let Some(record) = Record::load(id)? else {
         return Ok(None);
@@ -49,8 +50,8 @@ pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
     Ok(Some(context.into_file().into_raw_fd()))
 }
 
-/// Refuses what is no card before it is opened: opening the device of another driver may have
-/// effects.
+/// Refuses a file that is not a card before it is opened: opening the device of another driver may
+/// have effects.
 fn check_card(device: &Path) -> Result<()> {
     let stat = rustix::fs::stat(device).with_context(|| device.display().to_string())?;
     let is_device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
@@ -62,8 +63,8 @@ fn check_card(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets the process have another real user: the driver charges the memory of a context to the real
-/// user who opens the context.
+/// Gives the process another real user during `act`: the driver charges the memory of a context to
+/// the real user who opens the context.
 fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> Result<T> {
     let before = rustix::process::getuid().as_raw();
     let set = |user: u32| {
@@ -82,7 +83,7 @@ fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> Result<T> {
     Ok(result)
 }
 
-/// Makes a context anew. Its job, if there is one, is held, unless memory is missing that only the
+/// Recreates a context. Its job, if there is one, is held, unless memory is missing that only the
 /// complete process has.
 fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Context> {
     let from = image::open(id, Part::Checkpoint)?.context("the checkpoint is missing")?;
@@ -114,7 +115,7 @@ fn restore_context(id: i32, dumped: &ContextRecord, device: &Path) -> Result<Con
     Ok(context)
 }
 
-/// Tells a context what its jobs came to, and begins the job that was held.
+/// Sets the outcome of a context's jobs, and begins the job that was held.
 fn begin(context: &Context, dumped: &ContextRecord, job: Job) -> Result<()> {
     let last = last_status(&dumped.past);
     let has_ended = matches!(State::from(dumped.past.state), State::Done | State::Failed);
@@ -131,8 +132,8 @@ fn begin(context: &Context, dumped: &ContextRecord, job: Job) -> Result<()> {
     Ok(context.set_results(&dumped.results)?)
 }
 
-/// Returns the status that told of the last job that ended. Of a job that was followed by another
-/// one, nobody knows more than the number of failed ones.
+/// Returns the status that reported the last job that ended. If another job followed, only the
+/// numbers of finished and failed jobs are known.
 fn last_status(past: &Past) -> uapi::Status {
     let mut status = uapi::Status {
         state: past.state,
@@ -153,8 +154,8 @@ fn last_status(past: &Past) -> uapi::Status {
     status
 }
 
-/// Lets other processes find the context, and lets the context be in its gang: all members join the
-/// first one in the table, which processes that are restored at the same time agree on.
+/// Makes the context visible to other processes, and puts it into its gang: all members join the
+/// first one in the table, on which processes that are restored at the same time agree.
 fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Result<()> {
     let (card, number) = key_of(context)?;
     let name = node.file_name().and_then(|name| name.to_str());
@@ -177,7 +178,7 @@ fn note(id: i32, node: &Path, dumped: &ContextRecord, context: &Context) -> Resu
 }
 
 /// Returns a descriptor of the context that was mapped at `offset` of the node `path`, and the
-/// offset in its arena. `None`: that was no card's.
+/// offset in its arena. `None`: the mapping was not a card's.
 pub(crate) fn mapping(path: &CStr, offset: u64) -> Result<Option<(RawFd, u64)>> {
     let (Some(index), in_arena) = split_offset(offset) else {
         return Ok(None);
@@ -205,8 +206,8 @@ fn key_of(context: &Context) -> Result<Key> {
     Ok((card, context.status()?.context))
 }
 
-/// Completes the contexts of a process, which is complete and stopped, and lets their jobs go on.
-/// A context that cannot be completed, or whose job cannot go on, holds up no other.
+/// Completes the contexts of a process, which is complete and stopped, and resumes their jobs. A
+/// context that cannot be completed, or whose job cannot be resumed, does not affect the others.
 ///
 /// # Errors
 ///
@@ -230,7 +231,7 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
     // Members of a gang begin together.
     for context in held {
         match context.resume() {
-            // Another process that has the context let the job go on, and the job has ended.
+            // Another process that has the context has resumed the job, and the job has ended.
             Err(Error::NotFound) => {}
             resumed => done = done.and(resumed.map_err(Into::into)),
         }
@@ -238,7 +239,8 @@ pub(crate) fn resume(pid: i32) -> Result<()> {
     done
 }
 
-/// Completes a context, as far as the process `process` can. Returns whether its job goes on now.
+/// Completes a context, as far as the process `process` can. Returns whether its job can be resumed
+/// now.
 fn prepare(context: &Context, key: Key, process: &Process, inner_pid: i32) -> Result<bool> {
     let Some(entry) = find_entry(|entry| entry.key() == key)? else {
         return Ok(false);
@@ -256,8 +258,8 @@ fn prepare(context: &Context, key: Key, process: &Process, inner_pid: i32) -> Re
     Ok(dumped.resumes)
 }
 
-/// Gives a hint for a time that was `ns` away when the program was dumped; 0: there was no hint. Other
-/// descriptors and processes may have the context as well: one of them gives the hint.
+/// Gives a hint for a time that was `ns` away when the program was dumped; 0: there was no hint.
+/// Other descriptors and processes may share the context: only one of them gives the hint.
 fn give_hint(context: &Context, ns: u64) -> Result<()> {
     if ns == 0 || context.status()?.hints != 0 {
         return Ok(());
@@ -305,7 +307,7 @@ fn restore_eventfd(context: &Context, record: EventfdRecord, process: &Process) 
     Ok(context.set_eventfd(Some((eventfd.as_fd(), events)))?)
 }
 
-/// Contexts of a restore at most.
+/// Maximum number of contexts in a restore.
 const ENTRIES: usize = 8192;
 /// Bytes of the name of a node: fermata and a number.
 const NAME: usize = 24;
@@ -315,13 +317,13 @@ const NAME: usize = 24;
 pub(crate) struct Entry {
     /// CRIU's number of its file.
     pub(crate) id: i32,
-    /// The name of the node before.
+    /// The name of the node at the time of the dump.
     pub(crate) name: [u8; NAME],
-    /// The context's number before, and now.
+    /// The context's number at the time of the dump, and now.
     pub(crate) numbers: (u32, u32),
     /// The card now.
     pub(crate) card: u64,
-    /// The gang before; 0: none.
+    /// The gang at the time of the dump; 0: none.
     pub(crate) gang: u32,
 }
 
@@ -329,7 +331,7 @@ pub(crate) struct Entry {
 pub(crate) type Key = (u64, u32);
 
 impl Entry {
-    /// Returns the key of the context now.
+    /// Returns the present key of the context.
     pub(crate) fn key(&self) -> Key {
         (self.card, self.numbers.1)
     }
@@ -345,12 +347,13 @@ struct Table {
     places: [Place; ENTRIES],
 }
 
-// SAFETY: An entry is written by whoever has taken its place, and read when it is complete.
+// SAFETY: An entry is written by the process that has taken its place, and read when it is
+// complete.
 unsafe impl Sync for Table {}
 
 static TABLE: OnceLock<&'static Table> = OnceLock::new();
 
-/// Makes the table, before CRIU makes processes.
+/// Creates the table, before CRIU creates processes.
 pub(crate) fn make_table() -> Result<()> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: A new mapping at an address that the kernel chooses.
@@ -369,7 +372,7 @@ fn table() -> Result<&'static Table> {
         .context("CRIU has not said that it restores")
 }
 
-/// Returns the name of a node as it stands in the table.
+/// Returns the name of a node in the form of the table.
 fn entry_name(name: &str) -> Result<[u8; NAME]> {
     let mut bytes = [0; NAME];
     let Some(room) = bytes.get_mut(..name.len()) else {
@@ -392,7 +395,7 @@ fn add_entry(entry: Entry) -> Result<usize> {
     Ok(taken)
 }
 
-/// Returns the first context of which `is_it` holds.
+/// Returns the first context for which `is_it` holds.
 fn find_entry(is_it: impl Fn(&Entry) -> bool) -> Result<Option<Entry>> {
     let places = table()?.places.iter();
     let complete = places.filter(|place| place.is_complete.load(Ordering::Acquire));
@@ -401,9 +404,9 @@ fn find_entry(is_it: impl Fn(&Entry) -> bool) -> Result<Option<Entry>> {
     Ok(entries.find(|entry| is_it(entry)))
 }
 
-/// Returns the first context of which `is_it` holds among those before the place `end`: the same one
-/// whenever a process asks. Waits for processes that have taken a place and have not written the entry
-/// yet; CRIU ends all processes if one of them ends too early.
+/// Returns the first context for which `is_it` holds among those before the place `end`: the same
+/// one whenever a process asks. Waits for processes that have taken a place and have not yet
+/// written the entry. CRIU ends all processes if one of them ends too early.
 fn find_entry_before(end: usize, is_it: impl Fn(&Entry) -> bool) -> Result<Option<Entry>> {
     let mut entries = table()?.places[..end].iter().map(|place| {
         while !place.is_complete.load(Ordering::Acquire) {
@@ -419,7 +422,7 @@ fn find_entry_before(end: usize, is_it: impl Fn(&Entry) -> bool) -> Result<Optio
 mod tests {
     use super::*;
 
-    /// However many processes add members at the same time, all members but one join that one.
+    /// However many processes add members at the same time, all other members join the same one.
     #[test]
     fn members_of_a_gang_agree_on_the_first() {
         const MEMBERS: i32 = 64;

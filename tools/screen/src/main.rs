@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-screen`: runs a program on a terminal in memory, types for it, and looks at what it
-//! shows. For tests; what to do comes as lines of standard input:
+//! `fermata-screen`: runs a program on a terminal in memory, types for it, and checks what it
+//! shows. For tests. The commands are lines of standard input:
 //!
 //! | line | |
 //! | --- | --- |

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The jobs that share a card, and their weights: their cgroups are registered with the card, and a
-//! file for each job below /run tells its share.
+//! The jobs that share a card, and their weights. The jobs' cgroups are registered with the card,
+//! and a file below /run for each job has its share.
 
 use crate::settings::JobTerms;
 use anyhow::{Context as _, Result};
@@ -13,7 +13,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Returns the cards that the caller may open: with `ConstrainDevices` those of its job.
+/// Returns the cards that the caller may open: with `ConstrainDevices`, its job's cards.
 pub(crate) fn allowed() -> Result<Vec<PathBuf>> {
     let devices = fermata::devices().context("/dev")?;
     let may_open = |device: &PathBuf| Context::open(device).is_ok();
@@ -28,7 +28,7 @@ struct Member {
     share: Share,
 }
 
-/// A card, and the files of its jobs. Nobody else changes them meanwhile.
+/// A card, and the files of its jobs. No other process changes the files while the value exists.
 pub(crate) struct Card {
     file: Context,
     folder: PathBuf,
@@ -50,7 +50,7 @@ impl Card {
         })
     }
 
-    /// Gives a job its share of the card, and the other jobs what they have beside it.
+    /// Gives a job its share of the card, and adjusts the shares of the other jobs.
     pub(crate) fn join(
         &self,
         job: u32,
@@ -76,8 +76,8 @@ impl Card {
         self.share(card_shards)
     }
 
-    /// Writes the file of a job in one step: a file that was written in part only would be read by
-    /// the prologs of all later jobs.
+    /// Writes the file of a job in one step: an incomplete file would be read by the prologs of all
+    /// later jobs.
     fn store(&self, job: u32, member: &Member) -> Result<()> {
         let (path, new) = (self.path(job), self.folder.join("new"));
         let written =
@@ -85,7 +85,8 @@ impl Card {
         written.with_context(|| path.display().to_string())
     }
 
-    /// Takes a job off the card. Returns the time that it had on slots; `None`: it was not there.
+    /// Takes a job off the card. Returns the time that it had on slots; `None`: the job was not on
+    /// the card.
     pub(crate) fn leave(&self, job: u32, card_shards: u32) -> Result<Option<Duration>> {
         let path = self.path(job);
         let Some(member) = read(&path)? else {
@@ -94,7 +95,7 @@ impl Card {
         };
         let run = match File::open(&member.cgroup) {
             Ok(cgroup) => match self.file.registered_group(cgroup.as_fd()) {
-                // The card was bound again meanwhile, or the registration was removed.
+                // The card was bound again in the meantime, or the registration was removed.
                 Err(Error::NotFound) => None,
                 group => Some(group?.run),
             },
@@ -146,7 +147,7 @@ impl Card {
     fn register(&self, cgroup: &Path, settings: &GroupSettings) -> Result<()> {
         let name = || cgroup.display().to_string();
         let directory = match File::open(cgroup) {
-            // The job ends at this moment.
+            // The job is just ending.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             directory => directory.with_context(name)?,
         };
@@ -157,8 +158,8 @@ impl Card {
     }
 }
 
-/// Reads the file of a job. `None`: there is no such file, or it is not the file of a job, which is
-/// no reason to refuse other jobs the card.
+/// Reads the file of a job. `None`: there is no such file, or it is not the file of a job. Neither
+/// is a reason to refuse the card to other jobs.
 fn read(path: &Path) -> Result<Option<Member>> {
     let name = || path.display().to_string();
     let text = match fs::read(path) {
@@ -192,13 +193,13 @@ const MOST_WEIGHT: u64 = GroupSettings::MAX_WEIGHT as u64;
 pub(crate) struct Share {
     /// Parts of the card that the job is promised.
     pub(crate) shards: u32,
-    /// Its part of what nobody is promised, for each of its shards.
+    /// Its weight, per shard, for the part of the card that is promised to no job.
     pub(crate) weight: u32,
 }
 
-/// Returns the weight of each job's group: each job has its shards of the card, and the jobs share
-/// what is left of the card by shards and weights. Where all jobs together have more than the card,
-/// they share the card by shards.
+/// Returns the weight of each job's group. Each job has its shards of the card, and the rest of the
+/// card is shared by shards and weights. If all jobs together have more than the card, they share
+/// the card by shards.
 fn weights(shares: &[Share], card: u32) -> Vec<u32> {
     let promised: u64 = shares.iter().map(|share| u64::from(share.shards)).sum();
     let card = u64::from(card).max(promised);
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn weights_share_what_nobody_is_promised() {
-        // 2/8 each, and the other 4/8 at 1 to 3.
+        // 2/8 each, and the other 4/8 as 1 to 3.
         assert_eq!(of(&[(2, 100), (2, 300)]), [3_750, 6_250]);
     }
 

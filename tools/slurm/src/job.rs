@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job, as slurmctld knows it, and its time on cards, in `AdminComment` of its record.
+//! A job as slurmctld knows it, and its time on cards, in `AdminComment` of its record.
 
 use anyhow::{bail, ensure, Context as _, Result};
 use serde::Deserialize;
@@ -60,8 +60,8 @@ impl Job {
         }
     }
 
-    /// Returns how many shards the job has of each card of a node of which it has any, in the order
-    /// of the cards. A card as a whole has `all`.
+    /// Returns how many shards the job has of each card of a node, in the order of the cards,
+    /// leaving out cards of which it has none. A whole card counts as `all` shards.
     pub(crate) fn shards(&self, node: &str, all: u32) -> Result<Vec<u32>> {
         let resources = self.resources.as_ref();
         let nodes = resources.map_or(&[][..], |resources| &resources.nodes.allocation);
@@ -71,7 +71,7 @@ impl Job {
         shards_of(detail, all).with_context(|| format!("gres \"{detail}\""))
     }
 
-    /// Returns the number of its nodes.
+    /// Returns the number of the job's nodes.
     pub(crate) fn nodes(&self) -> usize {
         let resources = self.resources.as_ref();
         resources.map_or(0, |resources| resources.nodes.allocation.len())
@@ -82,7 +82,7 @@ impl Job {
 fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
     let done = Command::new(program).args(arguments).output();
     let done = done.with_context(|| program.to_owned())?;
-    // sacctmgr tells some errors on its standard output.
+    // sacctmgr prints some errors on its standard output.
     let said = match &*done.stderr {
         [] => &done.stdout,
         _ => &done.stderr,
@@ -97,8 +97,8 @@ fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
     Ok(done.stdout)
 }
 
-/// Reads such as `shard:fermata:2(2/8,0/8)`, `gpu:fermata:1(IDX:0)`: numbers of cards, or shards of
-/// each card.
+/// Parses texts such as `shard:fermata:2(2/8,0/8)` and `gpu:fermata:1(IDX:0)`: numbers of cards, or
+/// shards of each card.
 fn shards_of(detail: &str, all: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for gres in split_outside(detail) {
@@ -139,15 +139,15 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// The part of a comment with times begins so.
+/// The beginning of the part of a comment that has the times.
 const TIME: &str = "card seconds:";
 /// The answer of slurmctld about a job that has ended.
 const FINISHED: &str = "Job has already finished";
-/// How often the comment is written if others replace it.
+/// How often writing the comment is tried if others replace it.
 const TRIES: u32 = 10;
-/// The time after which epilogs that have read a comment have written the comment.
+/// The time after which any epilog that has read a comment has also written it.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Characters of a comment that sacct is asked for. The default cuts comments.
+/// Length of the comment that sacct is asked for. The default truncates comments.
 const MOST_CHARACTERS: u32 = 4096;
 
 /// The daemon that keeps the comment.
@@ -160,10 +160,11 @@ enum Keeper {
 }
 
 /// Adds time on slots of a node's cards to the comment of a job. The comment of a job that has
-/// finished stays if no slurmdbd keeps it.
+/// finished is unchanged if no slurmdbd keeps it.
 pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
     let mut job = Job::ask(id)?;
-    // Else the epilogs of several nodes write the comment, and slurmctld tells slurmdbd its own.
+    // Otherwise the epilogs of several nodes write the comment, and slurmctld sends slurmdbd its
+    // own.
     let is_only_writer = job.nodes() <= 1 && job.admin_comment.is_empty();
     let mut keeper = Keeper::Controller;
     for _ in 0..TRIES {
@@ -191,13 +192,13 @@ pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
 }
 
 impl Keeper {
-    /// Returns the comment of `job`, which slurmctld has just told.
+    /// Returns the comment of `job`, which slurmctld has just reported.
     fn comment(self, id: u32, job: &Job) -> Result<String> {
         let recorded = match self {
             Self::Controller => String::new(),
             Self::Database => recorded_comment(id)?,
         };
-        // slurmdbd may not have been told the comment yet.
+        // slurmdbd may not have received the comment yet.
         Ok(match recorded.as_str() {
             "" => job.admin_comment.clone(),
             _ => recorded,
@@ -245,7 +246,7 @@ fn recorded_comment(id: u32) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Returns the seconds on a node, as a comment has them.
+/// Returns the seconds on a node from a comment.
 fn time_on<'a>(comment: &'a str, node: &str) -> Option<&'a str> {
     let times = comment
         .split("; ")
@@ -258,7 +259,7 @@ fn time_on<'a>(comment: &'a str, node: &str) -> Option<&'a str> {
         .map(|(_, seconds)| seconds)
 }
 
-/// Returns a comment with the time on this node added; what others have written stays.
+/// Returns a comment with the time on this node added. The text of others is kept.
 fn with_time(comment: &str, node: &str, time: Duration) -> String {
     let (ours, others): (Vec<_>, Vec<_>) = comment
         .split("; ")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-slurm`: prolog and epilog of Slurm, which slurmd runs as root in the cgroup of the job's
-//! extern step, give jobs their shares of cards. A wrapper saves a program when Slurm ends its job, and
-//! restores the program where Slurm starts the job again.
+//! `fermata-slurm`: a prolog and an epilog of Slurm, which slurmd runs as root in the cgroup of the
+//! job's extern step, give jobs their shares of cards. A wrapper saves a program when Slurm ends
+//! its job, and restores the program where Slurm starts the job again.
 
 mod card;
 mod job;
@@ -35,7 +35,7 @@ struct Arguments {
 enum Command {
     /// Give a job its share of its cards: the Prolog of slurm.conf, with PrologFlags=RunInJob
     Prolog(Hook),
-    /// Take a job off its cards, and tell its time on slots: the Epilog of slurm.conf
+    /// Take a job off its cards, and report its time on slots: the Epilog of slurm.conf
     Epilog(Hook),
     Run(Run),
     #[command(flatten)]
@@ -61,7 +61,7 @@ struct Hook {
     /// The file with the terms of accounts and QOS
     #[arg(long, value_name = "FILE", default_value = "/etc/slurm/fermata.toml")]
     settings: PathBuf,
-    /// A folder of this node for what is known of jobs on its cards
+    /// A folder of this node for data about jobs on its cards
     #[arg(long, value_name = "DIR", default_value = "/run/fermata-slurm")]
     state: PathBuf,
     /// Where the epilog writes a line for each job that has left a card

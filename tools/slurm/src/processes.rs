@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The processes of the program, and their jobs on cards, which are held while Slurm suspends the
-//! job: Slurm stops processes, and a card goes on without them.
+//! job: Slurm only stops processes, and a card would continue.
 
 use anyhow::{Context as _, Result};
 use fermata::{owner, Context};
 use rustix::process::{kill_process, Pid, Signal};
 use std::fs;
 
-/// Where Slurm and the driver know cgroups.
+/// The root of cgroups, for Slurm and for the driver.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Returns the path of the caller's cgroup (version 2), from the root of cgroups.
@@ -32,8 +32,8 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
-    /// Stops all processes of the caller's cgroup but the caller and those above it, and holds
-    /// their jobs. Jobs that are held already stay so afterwards.
+    /// Stops all processes of the caller's cgroup, except the caller and its ancestors, and holds
+    /// their jobs. Jobs that were already held stay held afterwards.
     pub(crate) fn suspend(&mut self) -> Result<()> {
         let processes = others()?;
         for &pid in &processes {
@@ -47,7 +47,8 @@ impl Suspended {
             for number in owner::descriptors(pid).unwrap_or_default() {
                 let context = owner::context(pid, number)
                     .with_context(|| format!("descriptor {number} of process {pid}"))?;
-                // Without a job there is nothing to hold, and nobody who starts one.
+                // Without a job there is nothing to hold, and the processes, being stopped, start
+                // none.
                 if !is_held(&context) && context.preempt(true).is_ok() {
                     self.held.push(context);
                 }
@@ -56,7 +57,7 @@ impl Suspended {
         Ok(())
     }
 
-    /// Lets all that was suspended go on.
+    /// Resumes all that was suspended.
     pub(crate) fn resume(&mut self) {
         for context in self.held.drain(..) {
             // The job may have ended before it was held.
@@ -84,7 +85,7 @@ fn others() -> Result<Vec<Pid>> {
         .collect())
 }
 
-/// Returns the process and those above it.
+/// Returns the process and its ancestors.
 fn line_of_parents() -> Vec<i32> {
     let mut line = vec![std::process::id() as i32];
     while let Some(parent) = line.last().and_then(|&pid| parent_of(pid)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The file that says what accounts and QOS mean on a card.
+//! The file that determines what accounts and QOS mean on a card.
 
 use anyhow::{ensure, Context as _, Result};
 use fermata::GroupSettings;
@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     qos: BTreeMap<String, Terms>,
 }
 
-/// The terms of an account or a QOS. `None`: those of the account, or of the default, hold.
+/// The terms of an account or a QOS. `None`: the term of the account, or the default, applies.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Terms {
@@ -68,7 +68,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Returns what holds for a job of this account and QOS.
+    /// Returns the terms of a job with this account and QOS.
     pub(crate) fn terms(&self, account: &str, qos: &str) -> JobTerms {
         let all = [
             self.qos.get(qos),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-slurm run`: a program that is saved when Slurm ends its job, goes on where Slurm starts
-//! the job again, and leaves the card while Slurm suspends the job.
+//! `fermata-slurm run`: runs a program that is saved when Slurm ends its job, continues where Slurm
+//! starts the job again, and leaves the card while Slurm suspends the job.
 //!
 //! The image is saved in a folder of the job's user, on a file system that all nodes share. The
-//! program writes its output to a pipe, because a file that Slurm writes to as well would not be as it
-//! was when the program is restored.
+//! program writes its output to a pipe. A file to which Slurm also writes would have changed by the
+//! time the program is restored.
 
 use crate::card;
 use crate::processes::Suspended;
@@ -35,12 +35,13 @@ const RECORD: &str = "fermata-slurm.json";
 /// In an image: the job of the program's only context.
 const JOB: &str = "job";
 
-/// Run a program that is saved when Slurm ends its job, and goes on where Slurm starts it again
+/// Run a program that is saved when Slurm ends its job, and continues where Slurm starts the job
+/// again
 ///
-/// SIGTERM saves the program, which ends then with status 75. If the job has an image, that is
-/// restored instead of starting the program. SIGTSTP stops the program and holds its jobs on cards,
-/// SIGCONT lets both go on. Slurm sends signals to the first process of a task or script only, so a
-/// batch script ends with `exec fermata-slurm run ...`.
+/// SIGTERM saves the program, which then ends with status 75. If the job has an image, the image is
+/// restored instead of starting the program. SIGTSTP stops the program and holds its jobs on cards;
+/// SIGCONT lets both continue. Slurm sends signals only to the first process of a task or script,
+/// so a batch script ends with `exec fermata-slurm run ...`.
 #[derive(clap::Args)]
 pub(crate) struct Run {
     /// The folder of images, which all nodes share [default: .fermata-slurm in the home folder]
@@ -58,7 +59,7 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
-/// How a program was saved. CRIU is told the pipes of its standard output and standard error.
+/// How a program was saved. CRIU needs to know the pipes of its standard output and standard error.
 #[derive(Deserialize, Serialize)]
 struct Record {
     /// Names of the pipes of standard output and standard error; `None`: saved by
@@ -66,7 +67,7 @@ struct Record {
     pipes: Option<[String; 2]>,
 }
 
-/// The program, or what goes on with its job.
+/// The program, or the process that continues its job.
 struct Program {
     pid: Pid,
     outputs: Vec<Output>,
@@ -78,7 +79,8 @@ impl Run {
         let signals = [
             SIGTERM, SIGTSTP, SIGCONT, SIGCHLD, SIGINT, SIGHUP, SIGUSR1, SIGUSR2,
         ];
-        // From now on: one that comes while a program is restored is not lost.
+        // Before anything else, so that a signal that comes while a program is restored is not
+        // lost.
         let mut signals = Signals::new(signals)?;
         let images = Images::open(self.directory()?.join(task()?))?;
         let program = match images.current()? {
@@ -97,7 +99,8 @@ impl Run {
         for signal in signals.forever() {
             match signal {
                 SIGTERM => {
-                    // CRIU and the driver keep apart what was held for Slurm and by the program.
+                    // CRIU and the driver distinguish what was held for Slurm from what the program
+                    // has held.
                     suspended.resume();
                     match self.save(&program, &images) {
                         Ok(()) => {
@@ -207,7 +210,7 @@ impl Run {
         if !succeeds(command.stdout(out).stderr(err))? {
             let log = fs::read_to_string(image.join("restore.log")).unwrap_or_default();
             let is_taken = log.contains("Can't fork for") && log.contains("File exists");
-            // The number of a thread.
+            // "Unable to create a thread": the number of a thread is in use.
             if is_taken || log.contains("Unable to create a thread: -17") {
                 return Err(PidInUse.into());
             }
@@ -241,7 +244,7 @@ impl Run {
     }
 }
 
-/// A restored process has the number that it had; on the new node another process has it.
+/// A restored process keeps its number, which another process may have on the new node.
 #[derive(Debug, thiserror::Error)]
 #[error("the number of a process is in use on this node")]
 struct PidInUse;
@@ -270,7 +273,7 @@ impl Program {
         let Some((_, status)) = waitpid(Some(self.pid), WaitOptions::NOHANG)? else {
             return Ok(None);
         };
-        // As shells tell signals.
+        // With the statuses by which shells report signals.
         let code = match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => code,
             (None, Some(signal)) => 128 + signal,
@@ -301,7 +304,7 @@ fn succeeds(command: &mut Command) -> Result<bool> {
     Ok(command.status().with_context(|| name)?.success())
 }
 
-/// Returns what a log of CRIU tells of errors.
+/// Returns what a log of CRIU says about errors.
 fn complaints(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -330,7 +333,8 @@ fn task() -> Result<String> {
     Ok(name)
 }
 
-/// Returns the only card that the job may open. With several, a program keeps the names that it has.
+/// Returns the only card that the job may open. If there are several, a program keeps the names
+/// that it has.
 fn own_card() -> Result<Option<PathBuf>> {
     let mut own = card::allowed()?.into_iter();
     Ok(match (own.next(), own.next()) {
@@ -352,7 +356,7 @@ impl Output {
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&from, OFlags::NONBLOCK)?;
         let thread = std::thread::spawn(move || {
-            // The reader is dropped then: the program is told by SIGPIPE, as it would be by a pipe.
+            // Then the reader is dropped, and the program gets SIGPIPE, as from any pipe.
             if let Err(error) = copy(&from, &stopped, to) {
                 eprintln!("fermata-slurm: output: {error}");
             }
@@ -360,7 +364,7 @@ impl Output {
         Ok((Self { stop, thread }, program))
     }
 
-    /// Copies what is in the pipe, and ends, also while a process has the pipe still.
+    /// Copies what is in the pipe, and ends, even if a process still has the pipe.
     fn finish(self) {
         drop(self.stop);
         // A panic was reported by its thread.
@@ -389,7 +393,7 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
                     PollFd::new(from, PollFlags::IN),
                     PollFd::new(stopped, PollFlags::IN),
                 ];
-                // The thread handles signals of the process, too.
+                // The thread also handles signals of the process.
                 retry_on_intr(|| poll(&mut both, None))?;
                 ends = !both[1].revents().is_empty();
             }
@@ -407,8 +411,8 @@ struct Images {
 }
 
 impl Images {
-    /// Opens or makes the folder. Nobody but the user may have written there: whoever can write an
-    /// image, decides what the program does.
+    /// Opens or creates the folder. Nobody but the user may have written there: whoever can write
+    /// an image determines what the program does.
     fn open(folder: PathBuf) -> Result<Self> {
         let name = || folder.display().to_string();
         let made = DirBuilder::new()
@@ -454,7 +458,7 @@ impl Images {
         Ok(folder)
     }
 
-    /// Makes a complete image the last one, at once, and removes the one before.
+    /// Makes a complete image the last one, in one step, and removes the previous one.
     fn complete(&self, image: &Path) -> Result<()> {
         let before = self.current()?;
         let new = self.folder.join("new");
@@ -542,7 +546,7 @@ mod tests {
         assert_eq!(images.current().unwrap(), None);
         images.complete(&first).unwrap();
         assert_eq!(images.current().unwrap(), Some(first.clone()));
-        // One that breaks off.
+        // An image that is not completed.
         let second = images.begin().unwrap();
         assert_ne!(first, second);
         assert_eq!(images.current().unwrap(), Some(first.clone()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A program for the tests of the plugin: several threads run chains of jobs, each of which begins
-//! with the result of the one before, and wait for them in different ways. What the program prints
-//! at the end is the same whenever and however often it was dumped and restored.
+//! with the result of the previous one, and wait for them in different ways. The final output is
+//! the same whenever and however often the program was dumped and restored.
 
 use anyhow::{ensure, Result};
 use fermata::work::{Access, Outcome, Work, DATA};
@@ -42,14 +42,14 @@ fn begin(work: &Work) -> Result<(Context, Arena)> {
     Ok((context, arena))
 }
 
-/// A context whose arena and snapshot buffer are the program's own memory.
+/// Creates a context whose arena and snapshot buffer are the program's own memory.
 fn begin_with_own_memory(work: &Work) -> Result<(Context, Arena)> {
     let context = open(work)?;
     let length = work.arena_length().next_multiple_of(4096);
     let arena = context.create_own_arena(length)?;
     let slot = context.slots_of(work.engine())?[0];
     let length = 4096 * u64::from(context.slot_info(slot)?.state_pages);
-    // SAFETY: New memory, which nobody else uses.
+    // SAFETY: New memory, which nothing else uses.
     unsafe {
         let flags = MapFlags::PRIVATE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -59,7 +59,7 @@ fn begin_with_own_memory(work: &Work) -> Result<(Context, Arena)> {
     Ok((context, arena))
 }
 
-/// Runs a chain of jobs. Returns what came of it.
+/// Runs a chain of jobs. Returns the result of the last job.
 fn chain(
     name: &str,
     context: &Context,
@@ -126,7 +126,8 @@ fn chain(
     Ok(line)
 }
 
-/// Announces a job, and makes the file /tmp/announced. Prints how many hints the context was given once
+/// Announces a job, and creates the file /tmp/announced. When the file /tmp/go exists, prints how
+/// many hints the context was given.
 /// the file /tmp/go is there.
 fn announce() -> Result<()> {
     let context = open(&Work::Sha256 { length: HASHED })?;
@@ -158,7 +159,7 @@ fn main() -> Result<()> {
     let (first, first_arena) = begin(&hash(0))?;
     let (second, second_arena) = begin(&read(0))?;
     let (third, third_arena) = begin(&hash(0))?;
-    // An arena whose pages the program has no more.
+    // An arena whose pages the program has unmapped.
     let _unmapped = (word == "unmap")
         .then(|| begin_with_own_memory(&hash(0)).map(|(context, _)| context))
         .transpose()?;
