@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What both examples begin with: a card that is open, calls that succeed, memory for the engine. */
+/* Used by both examples: an open card, calls that succeed, memory for the engine. */
 #ifndef CARD_H
 #define CARD_H
 
@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include "fermata.h"
 
-/* Of the emulated card: docs/card.md has it, and its registers. */
+/* The emulated card's engine. docs/card.md describes it and its registers. */
 #define SHA256_ENGINE { .size = sizeof(struct fermata_setup), \
 			.afu_id_hi = 0x5348413235360000, .afu_id_lo = 3 }
 
@@ -39,7 +39,7 @@ static inline void call(int card, unsigned long number, void *argument)
 			die("ioctl", errno);
 }
 
-/* The engine has it at the same addresses. */
+/* The engine has the memory at the same addresses. */
 static inline void *map_arena(int card, const struct fermata_arena_create *arena)
 {
 	void *mem = mmap(NULL, arena->length, PROT_READ | PROT_WRITE, MAP_SHARED, card,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One job, from its beginning to its end: the SHA-256 of a word. */
+/* One job from beginning to end: the SHA-256 of a word. */
 #include <stdio.h>
 #include <string.h>
 #include "card.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A job that is taken off its slot half-way and goes on later, with nothing lost: the SHA-256 of
- * 32 MiB of zeros. What happens to it comes through an eventfd, as an event loop would have it.
+ * A job that is taken off its slot half-way and resumed later, with nothing lost: the SHA-256 of
+ * 32 MiB of zeros. Its events are signalled by an eventfd, as an event loop needs.
  */
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,7 +10,7 @@
 
 #define LENGTH (32 << 20)
 
-/* Waits until the eventfd tells of something; what holds then. */
+/* Waits until the eventfd is signalled. Returns the events that hold. */
 static unsigned int next_event(int card, int events)
 {
 	struct pollfd fds = { .fd = events, .events = POLLIN };
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	call(card, FERMATA_IOC_REGS_WRITE, &regs);
 	call(card, FERMATA_IOC_START, &start);
 
-	/* Let it run for a while; then off its slot with it. One that is done by then is ENOENT. */
+	/* Let the job run for a while, then take it off its slot. ENOENT: it is already done. */
 	poll(NULL, 0, 50);
 	if (ioctl(card, FERMATA_IOC_PREEMPT, &hold) < 0 && errno != ENOENT)
 		die("holding the job", errno);

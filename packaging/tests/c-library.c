@@ -83,7 +83,7 @@ static void write_registers(fermata_context *context, uint64_t a, uint64_t b, ui
 	OK(fermata_write_registers(context, registers, 3));
 }
 
-/* A job that counts; 0: for ever. */
+/* Starts a job that counts; 0: endlessly. */
 static struct tenant counts(uint64_t count)
 {
 	struct tenant t = begin("counter_up");
@@ -254,7 +254,7 @@ static void hold(void)
 	end(t);
 }
 
-/* A job goes on in another context, in memory of the program's own. */
+/* A job continues in another context, in memory of the program's own. */
 static void snapshot(void)
 {
 	struct tenant t = counts(6000000);
@@ -421,12 +421,12 @@ static void post(struct tenant t, fermata_queue *queue, struct fermata_queue_job
 	IS(number, job.tag);
 	if (!fermata_needs_doorbell(queue))
 		return;
-	/* The engine may have come back for a job before, and found the end of its queue. */
+	/* The engine may have come back for an earlier job, and have found the end of its queue. */
 	rc = fermata_ring(t.context);
 	TRUE(rc == 0 || (rc == -ENOENT && job.op == FERMATA_QUEUE_OP_END));
 }
 
-/* Waits for jobs, in the order in which they become complete. */
+/* Waits for jobs, in the order of their completion. */
 static void reap(struct tenant t, fermata_queue *queue, struct fermata_queue_status *all, int count)
 {
 	const uint32_t events = FERMATA_EVENT_COMPLETED | FERMATA_EVENT_DONE;
@@ -515,7 +515,7 @@ static void by_queue(void)
 	IS(fermata_queue_completed(queue), POSTED);
 	IS(fermata_queue_outstanding(queue), 0);
 
-	/* The memory is there as long as the queue. */
+	/* The memory stays as long as the queue exists. */
 	fermata_unmap_arena(t.arena);
 	IS(fermata_queue_completed(queue), POSTED);
 	fermata_free_queue(queue);
@@ -558,7 +558,7 @@ static void handler(int signal)
 static void interrupt(int flags, int wanted)
 {
 	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
-	/* Again and again: the first signal may come before the wait. */
+	/* Repeatedly, because the first signal may come before the wait. */
 	struct itimerval often = { .it_interval.tv_usec = 50000, .it_value.tv_usec = 50000 };
 	uint64_t deadline = UINT64_MAX;
 	struct tenant t = counts(0);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
 # A cluster of one node: etcd, API server, scheduler, controllers, containerd, kubelet. For packaging/tests/cluster, in the Debian system
-# with the layer of etcd and containerd. $PROGRAMS has the programs of Kubernetes, with which fermatavm.cluster calls the test.
+# with the layer of etcd and containerd. $PROGRAMS is the folder with the programs of Kubernetes, an argument of the test.
 
 LOG=/report
 NODE=fermata
@@ -9,7 +9,7 @@ ADDRESS=10.99.0.1
 VERSION=0.1.0
 export KUBECONFIG=/etc/kubernetes/config PATH="$PROGRAMS:$PATH"
 
-# Under TCG on a busy machine a step of the cluster may take minutes. No wait is a measurement.
+# Under TCG on a busy machine a step of the cluster may take minutes. None of the waits is a measurement.
 wait_until() { tries=0; until "$@" >/tmp/waits 2>&1; do [ $((tries += 1)) -lt 600 ] || { cat /tmp/waits; return 1; }; sleep 1; done; }
 # Starts a program with a log of its own.
 start() { name=$1; shift; "$@" >>"$LOG/$name.log" 2>&1 & }
@@ -21,7 +21,7 @@ prepare() {
 	ip address add $ADDRESS/32 dev lo
 	echo "$ADDRESS $NODE" >>/etc/hosts
 	ulimit -l unlimited
-	# File systems of their own, because overlayfs does not lie on overlayfs, and because the kubelet looks at the space that is free.
+	# Separate file systems, because overlayfs cannot be stacked on overlayfs, and because the kubelet checks the free space.
 	for folder in containerd kubelet etcd containers; do mkdir -p "/var/lib/$folder"; mount -t tmpfs -o mode=755 "$folder" "/var/lib/$folder"; done
 	mkdir -p /etc/kubernetes /etc/containerd /etc/cni/net.d /var/lib/kubelet/device-plugins
 	cat >/etc/containerd/config.toml <<-END
@@ -41,7 +41,7 @@ prepare() {
 		 "users": [{"name": "it", "user": {"token": "secret"}}],
 		 "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}]}
 	END
-	# cgroupsPerQOS has its default, which the plugin needs.
+	# cgroupsPerQOS keeps its default, which the plugin needs.
 	cat >/etc/kubernetes/kubelet <<-END
 		{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs",
 		 "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
@@ -52,7 +52,7 @@ prepare() {
 	openssl rsa -in /etc/kubernetes/accounts.key -pubout -out /etc/kubernetes/accounts.pub 2>/dev/null
 }
 
-# As docs/kubernetes.md says, from the Containerfile; and an image with a shell, in which also the process of each pod's sandbox runs.
+# Built from the Containerfile as docs/kubernetes.md says, plus an image with a shell, in which the process of each pod's sandbox runs too.
 image() { podman save "$1" | ctr --namespace k8s.io images import -; }
 build() { podman build --isolation chroot --file /fermata/packaging/kubernetes/Containerfile --target "$1" --tag "$2" "$3" && image "$2"; }
 images() {
@@ -71,7 +71,7 @@ start_runtime() {
 }
 start_control_plane() {
 	start etcd etcd --data-dir /var/lib/etcd/data --unsafe-no-fsync
-	# No roles: the plugin needs none, and they take the API server a minute. Privileged containers are allowed, as by kubeadm.
+	# Without roles: the plugin needs none, and they would take the API server a minute. Privileged containers are allowed, as with kubeadm.
 	start kube-apiserver kube-apiserver --allow-privileged --etcd-servers=http://127.0.0.1:2379 --advertise-address=$ADDRESS --cert-dir=/etc/kubernetes \
 		--token-auth-file=/etc/kubernetes/tokens --authorization-mode=AlwaysAllow --service-cluster-ip-range=10.96.0.0/16 \
 		--service-account-issuer=https://kubernetes --service-account-key-file=/etc/kubernetes/accounts.pub \
@@ -91,7 +91,7 @@ stop_kubelet() { kill "$KUBELET"; wait "$KUBELET"; true; }
 node() { kubectl get node $NODE --output "jsonpath={$1}"; }
 node_is_ready() { node '.status.conditions[?(@.type=="Ready")]'; node '.status.conditions[?(@.type=="Ready")].status' | grep -qx True && ! node .spec.taints | grep .; }
 
-# The pod $1 of the image $2 with $3 shares, or none if that is 0, runs the arguments.
+# Runs a pod named $1 from the image $2 with $3 shares (0: none); the other arguments are its command.
 pod() {
 	name=$1 image=$2 shares=$3
 	shift 3

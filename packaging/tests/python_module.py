@@ -513,7 +513,7 @@ def test_jobs_are_posted_to_a_queue_and_reaped():
     context.wait()
     context.job_result()
     assert (queue.completed, queue.outstanding) == (12, 0)
-    # The memory is there as long as the queue.
+    # The memory stays as long as the queue exists.
     del memory
     arena.close()
     context.close()
@@ -555,7 +555,7 @@ def test_a_card_that_goes_ends_waits():
 
 
 def main():
-    # How long a step of a coroutine takes is the machine's matter.
+    # How long a step of a coroutine takes depends on the machine.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     number = int(sys.argv[1])
     failed = False

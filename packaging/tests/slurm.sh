@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
-# Slurm with two nodes in the machine: the files of packaging/slurm as they are, munge, users alice and bob. For packaging/tests/slurm
+# Slurm with two nodes in the machine: the unchanged files of packaging/slurm, munge, and the users alice and bob. For packaging/tests/slurm
 # and packaging/tests/slurm-demo, in the Debian system with the layer of Slurm and CRIU.
 
 LOG=/var/log/slurm
 
-# The scripts of the packages did not run.
+# Does what the scripts of the packages would have done.
 prepare() {
 	groupadd --system fermata
 	for user in munge slurm mysql; do useradd --system "$user"; done
@@ -49,7 +49,7 @@ start_accounting() {
 	mariadbd --user=mysql --datadir=/var/lib/mysql --skip-networking --socket=/run/mysqld/mysqld.sock >$LOG/mariadb.log 2>&1 &
 	wait_until database_answers && slurmdbd && wait_until accounting_answers && /fermata/packaging/slurm/accounting >"$LOG/accounting.log"
 }
-# A node has only its own cards in /dev, as on a machine of its own: Slurm keeps jobs from the cards of the node's gres.conf, and from no others.
+# A node has only its own cards in /dev, as on a separate machine: Slurm only keeps jobs away from the cards of the node's gres.conf.
 start_node() {
 	unshare --mount sh -ec '
 		mkdir -p /tmp/dev
@@ -69,7 +69,7 @@ start_slurm() {
 	sinfo; tail -n 20 $LOG/*.log
 	return 1
 }
-# A batch job: user, name of its output in the home folder, options of sbatch, --, what its script runs. Prints its number.
+# Submits a batch job: user, name of its output in the home folder, options of sbatch, --, and the command of its script. Prints its number.
 submit() {
 	user=$1 name=$2
 	shift 2
@@ -84,7 +84,7 @@ submit() {
 state_is() { [ "$(squeue --noheader --states=all --jobs="$1" --format=%T)" = "$2" ]; }
 node_is() { [ "$(squeue --noheader --jobs="$1" --states=RUNNING --format=%N)" = "$2" ]; }
 ends() { wait_until state_is "$1" COMPLETED && return; scontrol show job "$1"; tail -n 20 $LOG/*.log; return 1; }
-# All jobs that are on a node leave the node, and go on elsewhere. Slurm holds them back for a while, unless it is told otherwise.
+# Makes all jobs on a node leave it, to continue on another node. Slurm delays them, unless their start time is changed.
 drain() {
 	jobs=$(squeue --noheader --nodelist="$1" --states=RUNNING --format=%A)
 	scontrol update NodeName="$1" State=DRAIN Reason=maintenance
@@ -96,5 +96,5 @@ cgroup_of() { find /sys/fs/cgroup -type d -name "job_$1" | head -n 1; }
 # A figure of the job's group on a card.
 figure() { fermatactl --json group "$1" "$(cgroup_of "$2")" | sed "s/.*\"$3\":\([0-9a-z]*\)[,}].*/\1/"; }
 comment_of() { sacct --allocations --noheader --parsable2 --format=AdminComment%400 --jobs="$1"; }
-# The comment of job $1 tells the time on node $2. The epilog comes after the job.
+# The comment of job $1 has the time on node $2. The epilog runs after the job.
 has_time_on() { comment_of "$1" | grep "card seconds:.* $2=[0-9.]*[1-9]"; }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
-# For tests in a machine of `vm/boot --debian`, after `debian true` and tap.sh: systemd as the first process of namespaces of its own, with the
-# Debian system as its root. `inside CMD...` runs a command there as root, `as USER CMD...` as a user with the user's groups.
+# For tests in a machine of `vm/boot --debian`, after `debian true` and tap.sh: runs systemd as the first process of namespaces of its own,
+# with the Debian system as its root. `inside CMD...` runs a command there as root, `as USER CMD...` as a user with the user's groups.
 
 start_systemd() {
 	cat >/debian/root/first <<-'END'
@@ -13,7 +13,7 @@ start_systemd() {
 	END
 	unshare -m -p -f sh -c 'cd /debian && mount --move . / && exec chroot . /bin/sh /root/first' >/report/systemd 2>&1 </dev/null &
 	tries=0
-	# A child that systemd has forked has its name until it executes a program.
+	# A child that systemd has forked has systemd's name until it executes a program.
 	until FIRST=$(pidof systemd) && [ -d "/proc/$FIRST" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
 }
 inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin:/machine/bin "$@"; }

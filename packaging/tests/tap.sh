@@ -17,7 +17,7 @@ point() {
 		echo "not ok $number $what"
 	fi
 }
-# Runs a command until it succeeds, at most TRIES times, with PAUSE seconds between. Shows what the last run said if none succeeded.
+# Runs a command until it succeeds, at most TRIES times, with PAUSE seconds in between. Shows the output of the last run if none succeeded.
 retry() {
 	tries=$1
 	pause=$2
@@ -27,7 +27,7 @@ retry() {
 		sleep "$pause"
 	done
 }
-# The command fails, and what it or the kernel says since then holds the words.
+# The command must fail, and its output or the kernel's messages since then must contain the words.
 refused() {
 	words=$1
 	shift
