@@ -50,7 +50,7 @@ def tenant(engine):
 
 
 def counting(count=0):
-    """Return a context whose job counts; 0: for ever."""
+    """Return a context whose job counts; 0: endlessly."""
     context, arena = tenant("counter_up")
     context.write_registers({0x30: count, 0x38: 0, 0x40: arena.base})
     return context, arena

@@ -17,7 +17,7 @@ pub enum SaveError {
     #[error("{0}: {1}")]
     Driver(&'static str, #[source] fermata::Error),
     /// The job is not held.
-    #[error("the job is not held: it would be another one by the time that all is read")]
+    #[error("the job is not held: its state would change while it is read")]
     NotHeld,
     /// The checkpoint cannot be written.
     #[error("the checkpoint cannot be written: {0}")]

@@ -278,7 +278,7 @@ pub(crate) fn resume_all() {
         match dumped.context.resume() {
             // A job of a gang that was resumed with another member's, and has ended.
             Ok(()) | Err(Error::NotFound) => {}
-            Err(error) => complain(&format!("a job does not go on: {error}")),
+            Err(error) => complain(&format!("a job cannot be resumed: {error}")),
         }
     }
 }

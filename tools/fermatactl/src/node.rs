@@ -24,8 +24,8 @@ pub(crate) fn open(path: &Path, card: Option<u32>) -> Result<Context> {
     })
 }
 
-/// Refuses a file that is no card before opening it: opening the device of another driver may have
-/// effects.
+/// Refuses a file that is not a card before opening it: opening the device of another driver may
+/// have effects.
 fn check_driver(path: &Path, metadata: &Metadata, card: Option<u32>) -> Result<()> {
     if !metadata.file_type().is_char_device() {
         return Err(no_card(path, "it is no character device"));
@@ -114,7 +114,7 @@ fn who_may(metadata: &Metadata) -> String {
         || metadata.gid().to_string(),
         |group| group.name().to_string_lossy().into_owned(),
     );
-    format!("be a member of the group {group} (`adduser USER {group}`, then log in anew), or root")
+    format!("be a member of the group {group} (`adduser USER {group}`, then log in again), or root")
 }
 
 /// What is known about the module and its cards.

@@ -32,7 +32,7 @@ pub(crate) fn all_of(wanted: &str) -> impl Iterator<Item = u32> + '_ {
     pids.filter(move |&pid| name(pid).is_some_and(|name| name == wanted))
 }
 
-/// Returns the cgroup of a process, as it is seen from the caller's.
+/// Returns the cgroup of a process, as seen from the caller's.
 pub(crate) fn cgroup(pid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;

@@ -74,7 +74,7 @@ pub(crate) struct ContextView {
     pub(crate) priority: Option<u32>,
     pub(crate) weight: Option<u32>,
     pub(crate) latency_critical: Option<bool>,
-    /// Null with an older driver, too; likewise the next two.
+    /// Also null with an older driver; likewise the next two.
     pub(crate) timeslice_ns: Option<u64>,
     pub(crate) preempt_timeout_ns: Option<u64>,
     /// Percent of a slot; 0 without a cap.

@@ -285,7 +285,7 @@ for width in 40 60 69 70 80 200; do
 done
 ctl resume 0 "$A" "$B"
 
-# --- nobody special ------------------------------------------------------
+# --- unprivileged users --------------------------------------------------
 point "a device that is not for everybody" says "only root may" tenant fermatactl list
 point "the page that has the udev rule" says "docs/operations.md" tenant fermatactl list
 echo fermata:x:999: >>/etc/group

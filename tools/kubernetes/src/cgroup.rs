@@ -12,8 +12,8 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-/// The QoS classes that have a cgroup of their own. The cgroups of guaranteed pods are next to
-/// these.
+/// The quality-of-service classes that have a cgroup of their own. The cgroups of guaranteed pods
+/// are next to these.
 const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
 /// Returns whether a text can be a UID, which is part of the names of cgroups. Static pods have

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Calls that recreate a context elsewhere from its saved description.
+//! Calls that recreate a context on another card, or later, from what was saved of it.
 
 use crate::{uapi, Arena, Context, Error, Result};
 use std::fs::File;

@@ -215,7 +215,7 @@ impl Run {
                 return Err(PidInUse.into());
             }
             bail!(
-                "criu restore failed: {}; to begin anew, remove {}",
+                "criu restore failed: {}; to start over, remove {}",
                 complaints(&image.join("restore.log")),
                 image.parent().unwrap_or(image).display()
             );

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-vfio-guest [WORD...]`: tests fermata-vfio on a host's card, as its guest. Prints TAP.
-//! With words, runs only the tests whose names contain one of the words. `fermata-vfio-guest
-//! --socket PATH` runs a job on the card of a running daemon. `fermata-vfio-guest --measure`
-//! compares a job of a guest with the same job of a process of the host, in turns: the time from
-//! START to the notice of the end.
+//! With words, runs only the tests whose names contain one of the words.
+//! `fermata-vfio-guest --socket PATH` runs a job on the card of a running daemon.
+//! `fermata-vfio-guest --measure` compares a job of a guest with the same job of a process of the
+//! host, in turns: the time from START to the notice of the end.
 
 mod guest;
 mod host;

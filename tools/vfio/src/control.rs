@@ -229,7 +229,7 @@ impl Transfer {
                 if !self.is_standard() {
                     let _ = std::fs::remove_file(&self.file);
                 }
-                bail!("the card goes on, and the file is void: {error}")
+                bail!("the card continues, and the file is void: {error}")
             }
             Err(_) => bail!(
                 "the daemon does not confirm: run fermata-vfio continue before the file is \

@@ -138,7 +138,7 @@ impl Engine for HostJob {
         let mut done = false;
         match (self.state.is_some(), at_once || at_boundary) {
             (true, true) if at_once || self.at_boundary => {}
-            // The job was stopped elsewhere, or its stop was withdrawn.
+            // The job was stopped somewhere else, or its stop was withdrawn.
             (true, _) => self.go_on()?,
             (false, true) => done = self.stop(!at_once)? && self.has_finished(bus)?,
             (false, false) => done = self.wait(bus.deadline()) && self.has_finished(bus)?,

@@ -84,8 +84,8 @@ impl Exporter {
     }
 }
 
-/// Listens on a socket that the user and the group of the process may connect to. A socket that
-/// nobody listens on is replaced.
+/// Listens on a socket that the user and the group of the process may connect to. A socket without
+/// a listener is replaced.
 fn bind(path: &Path) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         return Err(Trouble::new(

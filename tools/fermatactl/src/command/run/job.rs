@@ -369,7 +369,7 @@ pub(super) struct Stream {
     pub(super) data: Vec<u8>,
 }
 
-/// Offset of the digest, behind the queue.
+/// Offset of the digest, after the queue.
 const DIGEST: usize = Queue::bytes(ENTRIES).next_multiple_of(64);
 const _: () = assert!(DIGEST + 32 <= DATA);
 
