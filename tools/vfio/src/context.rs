@@ -337,8 +337,9 @@ impl Lender {
     fn new(context: Context, memory: Range<u64>, of: &DmaSpace) -> Result<Self> {
         let size = memory.end - memory.start;
         let view = of.view(memory.start, size).ok_or_else(fault)?;
-        // SAFETY: nothing in this process refers to the memory; elsewhere the guest's memory is accessed
-        // by volatile copies. The context runs no job, so its device address does not matter.
+        // SAFETY: nothing in this process refers to the memory; elsewhere the guest's memory is
+        // accessed by volatile copies. The context runs no job, so its device address does not
+        // matter.
         unsafe { context.use_memory(view.address(), view.len(), 0)? };
         Ok(Self { context, memory })
     }
