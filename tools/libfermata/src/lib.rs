@@ -401,8 +401,8 @@ impl Context {
         }
     }
 
-    /// Waits until one of `events` holds, for at most `limit`. A signal handler does not end the
-    /// wait.
+    /// Waits until one of `events` holds, for at most `limit`, and returns those that hold. A signal
+    /// handler does not end the wait.
     pub fn wait(&self, events: Events, limit: Option<Duration>) -> Result<Events> {
         let deadline = limit.map_or(u64::MAX, deadline_in);
         loop {
