@@ -6,7 +6,7 @@
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `save` | `ok`, the state. The client answers `stored` when the state is stored, and gets `ok`. Without it the card continues |
+//! | `save` | `ok`, the state. The client answers `stored` when the state is stored, and gets `ok`. Without `stored` the card continues |
 //! | `load`, a state | `ok`: the card has the state and continues |
 //! | `continue` | `ok`: a card that was stopped continues |
 
