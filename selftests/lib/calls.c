@@ -181,7 +181,7 @@ u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
 		*in = fm_confines();
 		a->snap.flags = FERMATA_SNAPSHOT_USER;
 		a->snap.length = FM_PAGE;
-		/* By the way that the memory of any process is pinned. */
+		/* Take the path that pins the memory of any process. */
 		a->snap.pid = getpid();
 		return (u64 *)&a->snap.user_addr;
 	case FERMATA_IOC_SNAPSHOT_READ:
@@ -233,14 +233,14 @@ void fm_stages_make(int fds[FM_STAGES])
 	fds[FM_HELD] = fm_held.fd;
 	if (fm_start(fds[FM_HELD]))
 		fm_die("START");
-	/* It must have run, so that it has a state to be read. */
+	/* The job must have run, so that there is state to read. */
 	fm_until_state(fds[FM_HELD], FERMATA_STATE_RUNNING);
 	if (fm_preempt(fds[FM_HELD], FERMATA_PREEMPT_HOLD))
 		fm_die("PREEMPT");
 	fm_wait(fds[FM_HELD], FERMATA_EVENT_HELD);
 }
 
-/* A context made anew from what it was. */
+/* Moving a job to another context. */
 
 int fm_regs_list(int fd, u32 flags, struct fermata_reg *regs, u32 room)
 {
@@ -343,7 +343,7 @@ int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p, u32 flags)
 	return fm_start_as(c->fd, flags | FERMATA_START_SAVED);
 }
 
-/* --- what every call must say when the card is gone ---------------------------------- */
+/* --- what every call must return when the card is gone -------------------------------- */
 
 static sigjmp_buf fm_bus_jump;
 
@@ -415,7 +415,7 @@ static void fm_gone_poll(void *arg)
 	int rc;
 
 	rc = poll(&p, 1, FM_GUARD_MS);
-	/* At the end of its time poll() looks again, and would find what it was not told. */
+	/* When poll() times out it checks once more, and would hide a missing wake-up. */
 	poller->revents = rc == 1 && fm_now() < end ? p.revents : 0;
 }
 

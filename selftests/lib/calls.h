@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Every call of the interface with a valid argument, contexts to try it on, and what a call says when the card is gone. */
+/*
+ * Every call of the interface with a valid argument, contexts to try it on, and what a call returns
+ * when the card is gone.
+ */
 #ifndef _FM_CALLS_H
 #define _FM_CALLS_H
 
 #include "fm.h"
 
-/* What a context has when a call is tried on it. */
+/* How far a context is set up when a call is tried on it. */
 enum fm_stage { FM_FRESH, FM_SETUP, FM_READY, FM_HELD, FM_STAGES };
 
 union fm_arg {
@@ -51,55 +54,55 @@ struct fm_call {
 #define FM_CALLS	30
 extern const struct fm_call fm_calls[FM_CALLS];
 
-/* Bytes of the buffer that a valid SNAPSHOT_READ or _WRITE has. */
+/* Buffer size of a valid SNAPSHOT_READ or _WRITE, in bytes. */
 #define FM_CALL_BYTES	64
 
 /* Events that exist. */
 #define FM_EVENTS	(FERMATA_EVENT_DONE | FERMATA_EVENT_HELD | FERMATA_EVENT_EMPTY |	\
 			 FERMATA_EVENT_COMPLETED)
 
-/* A valid argument; what is output holds poison. Arrays are static, two entries each. */
+/* Fills in a valid argument; output fields hold poison. Arrays are static, of two entries each. */
 void fm_call_fill(const struct fm_call *k, union fm_arg *a);
 /*
- * The pointer in an argument besides the argument itself, or NULL; the driver reads (in) or writes (out)
- * what it points to. ARENA_CREATE and SNAPSHOT_CREATE are made to take the program's own memory.
+ * The pointer inside an argument, or NULL. The driver reads (in) or writes (out) the memory that it
+ * points to. Changes ARENA_CREATE and SNAPSHOT_CREATE so that they take the program's own memory.
  */
 u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out);
-/* Contexts in each stage. */
+/* Makes a context in each stage. */
 void fm_stages_make(int fds[FM_STAGES]);
 extern struct fm_ctx fm_ready, fm_held;
 
-/* A context made anew from what it was: of a held job all is read, and a job of another context goes on from it. */
+/* Moving a job: all state of a held job is read, and a job of another context continues from it. */
 
-/* The calls: 0 or an errno; fm_regs_list(): how many there are. */
+/* The calls: 0 or an errno; fm_regs_list(): the number of registers. */
 int fm_regs_list(int fd, u32 flags, struct fermata_reg *regs, u32 room);
 int fm_snapshot_read(int fd, void *to, u64 offset, u64 len);
 int fm_snapshot_write(int fd, const void *from, u64 offset, u64 len);
 int fm_start_as(int fd, u32 flags);
 int fm_start_saved(int fd);
-/* Of the snapshot buffer, in bytes. */
+/* Size of the snapshot buffer, in bytes. */
 u64 fm_snapshot_size(int fd);
 
-/* All that a held job is, but for its arena. */
+/* The whole state of a held job, except its arena. */
 struct fm_parcel {
 	u8 *state;
 	u64 state_len;
 	struct fermata_reg regs[FERMATA_MAX_REGS], results[FERMATA_MAX_RESULTS];
 	int nregs, nresults;
-	u64 digest;	/* of the state, as the card has it */
+	u64 digest;	/* of the state, as the card computes it */
 };
 
 void fm_pack(struct fm_ctx *c, struct fm_parcel *p);
-/* A context with an arena like that of another one, at the same device address; on a slot, or -1. */
+/* A context with an arena like that of another context, at the same device address; slot: or -1. */
 void fm_twin(struct fm_ctx *c, const struct fm_ctx *of, int slot);
-/* Starts the job, with more flags, in another context, whose token its registers then have: 0 or an errno. */
+/* Starts the job in another context, with that context's token and more flags: 0 or an errno. */
 int fm_unpack(struct fm_ctx *c, const struct fm_parcel *p, u32 flags);
 
-/* --- what every call must say when the card is gone ---------------------------------- */
+/* --- what every call must return when the card is gone -------------------------------- */
 
-/* The signal that an access gives, or 0. */
+/* The signal that an access raises, or 0. */
 int fm_access_signal(u8 *mem);
-/* 0, or the number of calls that said something else. */
+/* 0, or the number of calls that returned anything else. */
 int fm_calls_not_gone(int fd);
 int fm_poll_gone(int fd);
 
@@ -109,7 +112,7 @@ struct fm_gone_waiter {
 	int rc;
 };
 
-/* The context has a job that does not end before the card does. */
+/* The context must have a job that runs until the card is gone. */
 void fm_gone_waiter_start(struct fm_gone_waiter *w, int fd);
 
 struct fm_gone_poller {
@@ -118,7 +121,7 @@ struct fm_gone_poller {
 	short revents;
 };
 
-/* Returns when the poller sleeps: one that comes later would see for itself. */
+/* Returns when the poller sleeps: a later poll() would see the state without a wake-up. */
 void fm_gone_poller_start(struct fm_gone_poller *poller, int fd);
 
 #endif /* _FM_CALLS_H */

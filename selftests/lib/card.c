@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The control socket of the emulated card: a virtio port in the guest. The
- * port can be open once, so the process that opens it first shares it with
- * its children, under the lock in fm_shared. Every request has an id; replies
- * to somebody who has died are skipped by it.
+ * port can be open only once, so the process that opens it first shares it
+ * with its children, under the lock in fm_shared. Every request has an id, by
+ * which replies to a process that has died are skipped.
  */
 #include <poll.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ bool card_present(void)
 		return true;
 	if (access(port_path(), F_OK))
 		return false;
-	/* The process of the test before may be closing it, or be dying with much to close. */
+	/* The process of the previous test may still be closing the port as it dies. */
 	end = fm_now() + FM_GUARD_MS * FM_MS;
 	while ((port = open(port_path(), O_RDWR | O_CLOEXEC | O_NONBLOCK)) < 0) {
 		if (errno != EBUSY || fm_now() > end)
@@ -67,7 +67,7 @@ static void send_text(const char *text, size_t len)
 	}
 }
 
-/* One line without its newline. */
+/* Reads one line, without its newline. */
 static void get_line(char *line, size_t size)
 {
 	struct pollfd p = { .fd = port, .events = POLLIN };
@@ -189,7 +189,7 @@ bool card_relay(void)
 	if (relay >= 0)
 		return relay;
 	fd = fm_open_dev(0);
-	/* No driver has the card: it may have a relay. */
+	/* No driver is bound to the card: ask the card itself whether it has a relay. */
 	if (fd < 0)
 		return card_present() && has_profile("relay");
 	relay = !fm_ioctl(fd, FERMATA_IOC_CARD_INFO, &info) && info.features & FERMATA_FEATURE_RELAY;
@@ -365,7 +365,7 @@ int fm_reset(void)
 	return put_to_function("reset", "1");
 }
 
-/* With the driver all arenas are gone: their pages may become anything, the next binding's too. */
+/* All arenas end with the binding: their pages may be reused, even by the next binding. */
 int fm_unbind(void)
 {
 	int rc = fm_pci() ? fm_put(DRIVER "/unbind", fm_pci()) : -ENOENT;
@@ -376,7 +376,7 @@ int fm_unbind(void)
 	return rc;
 }
 
-/* Returns when the device is there. */
+/* Returns when the device node exists. */
 int fm_bind(void)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;

@@ -491,7 +491,7 @@ void fm_ctx_snapshot(struct fm_ctx *c)
 	int rc;
 
 	fm_must(c->fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap, "SNAPSHOT_CREATE");
-	/* A slow emulator must not look like a hung engine. */
+	/* A slow emulator must not be taken for a hung engine. */
 	rc = fm_param_set(c->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
 	if (rc && rc != -EPERM)
 		fm_die("PARAM: %s", strerror(-rc));
@@ -882,7 +882,7 @@ void fm_policy_get(struct fm_policy *policy)
 	fclose(boost);
 }
 
-/* A test may leave another policy behind, by dying above all: the next one finds what it found. */
+/* A test that dies may leave another policy behind: teardown restores the one before it. */
 static void keep_policy(struct fm_policy *policy)
 {
 	policy->name[0] = 0;
@@ -978,7 +978,7 @@ const char *fm_teardown(struct fm_shared *sh)
 				fd = rc;
 		}
 		if (fd < 0 && !revived) {
-			/* The test ended while the card acted dead or was unbound. */
+			/* The test ended while the card was pretending to be dead, or unbound. */
 			card_fault(0, "dead=0");
 			fm_unbind();
 			fm_bind();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The machine from outside, and its sleep. */
+/* Control of the machine from outside, and sleep states. */
 #include <poll.h>
 #include <sys/swap.h>
 #include <sys/utsname.h>
@@ -22,7 +22,7 @@ bool host_present(void)
 	return !access(PORT, R_OK | W_OK);
 }
 
-/* A line of at most size bytes, without its end; within the guard time. */
+/* Reads a line of at most size bytes, without its newline, within the guard time. */
 static void get_line(int fd, char *line, size_t size)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -54,7 +54,7 @@ const char *host_ask(const char *verb, unsigned int number)
 	snprintf(request, sizeof(request), "%s%s %u\n", id, verb, number);
 	if (write(fd, request, strlen(request)) != (ssize_t)strlen(request))
 		fm_die("%s: %s", PORT, strerror(errno));
-	/* What answers somebody who has died comes before. */
+	/* Skip replies to processes that have died. */
 	do {
 		get_line(fd, answer, sizeof(answer));
 	} while (strncmp(answer, id, n));
@@ -62,7 +62,7 @@ const char *host_ask(const char *verb, unsigned int number)
 	return strcmp(answer + n, "ok") ? answer + n : NULL;
 }
 
-/* The beginning of a file; nothing of one that cannot be read. */
+/* The beginning of a file; empty if the file cannot be read. */
 static const char *get(const char *path)
 {
 	static char text[256];
@@ -78,8 +78,8 @@ static const char *get(const char *path)
 }
 
 /*
- * After suspend, virtio_console of Linux 7.3 asks for the state of its ports before it can hear the
- * answer, and takes them for closed: neither the card's control socket nor our output comes back.
+ * After suspend, virtio_console of Linux 7.3 asks for the state of its ports before it can receive
+ * the answer, and takes them for closed: neither the card's control socket nor our output recovers.
  */
 static bool ports_are_lost(void)
 {
@@ -107,7 +107,7 @@ const char *fm_cannot_sleep(enum fm_sleep how)
 {
 	if (ports_are_lost())
 		return "this kernel's virtio ports are closed after suspend";
-	/* Its driver neither keeps nor restores what the device knows. */
+	/* The driver of virtio-iommu neither saves nor restores the device's state. */
 	if (!access("/sys/module/virtio_iommu", F_OK))
 		return "nothing behind a virtio-iommu does DMA after suspend";
 	if (access(PM_TEST, W_OK) || !strstr(get(STATE), "mem"))
@@ -129,8 +129,8 @@ const char *fm_cannot_sleep(enum fm_sleep how)
 }
 
 /*
- * Where the power management registers of QEMU's q35 are (00:1f.0, 0x40 to 0x47): SeaBIOS says so
- * at boot and not after S3, and without it neither the next S3 nor power-off works.
+ * The address of the power management registers of QEMU's q35 (00:1f.0, 0x40 to 0x47). SeaBIOS sets
+ * it at boot but not after S3, and without it neither the next S3 nor power-off works.
  */
 struct pm_base {
 	int fd;
@@ -202,7 +202,7 @@ static int sleep_for(int seconds)
 	return rc;
 }
 
-/* Sleeps until the power button is pressed, which is done again if the machine was still awake. */
+/* Sleeps until the power button is pressed. Presses again if the machine was still awake. */
 static int sleep_until_pressed(void)
 {
 	int rc;
@@ -216,7 +216,7 @@ static int sleep_until_pressed(void)
 	return rc;
 }
 
-/* The disk becomes the swap space that the image goes to. */
+/* Makes the disk the swap space that the image is written to. */
 static void swap_on(void)
 {
 	if (swapon(DISK, 0) && errno != EBUSY &&
@@ -241,14 +241,14 @@ static int hibernate(const char *mode)
 	return rc;
 }
 
-/* From the setting of the alarm until the machine sleeps it has so long, at first and at most. */
+/* Time from setting the alarm until it goes off, at first and at most, in seconds. */
 #define ALARM_MIN	4
 #define ALARM_MIN_SLOW	20
 #define ALARM_MAX	80
 
 /*
- * An alarm that comes before the machine sleeps would be missed: with
- * wakeup_count it ends the attempt, which is made again with more time.
+ * An alarm that goes off before the machine sleeps would be missed. With
+ * wakeup_count it aborts the attempt, which is repeated with more time.
  */
 int fm_sleep_and_wake(enum fm_sleep how)
 {

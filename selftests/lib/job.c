@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Jobs, and their results computed here, from the engines' description only. */
+/* Jobs, and their expected results, computed from the description of the engines only. */
 #include "fm.h"
 
 u64 fm_splitmix(u64 x)
@@ -173,7 +173,7 @@ static void walk(struct fm_ctx *c, u64 at, u64 limit, u64 seed, struct fm_expect
 void fm_job_list(struct fm_ctx *c, u32 nodes, u64 limit, u64 seed, struct fm_expect *e)
 {
 	c->head = build_list(c, nodes, seed, limit);
-	/* Nobody waits for what would take longer; see fm_list_expect(). */
+	/* No test waits for the end of a longer list; see fm_list_expect(). */
 	walk(c, c->head, limit <= 10000000 ? limit : 1, seed, e);
 	list_regs(c, c->head, limit, seed);
 }
@@ -213,7 +213,7 @@ void fm_job_endless(struct fm_ctx *c)
 	} else if (c->engine == FM_MIX) {
 		fm_job_mix(c, c->len - FM_DATA, 4096, 1, &e);
 	} else {
-		/* As long as its data: seconds at speed 1. */
+		/* Ends with its data, after seconds at speed 1. */
 		fm_job_sha(c, c->len - FM_DATA, 1, &e);
 	}
 }
@@ -513,7 +513,7 @@ void fm_queue_tell(struct fm_queue *q)
 	if (!__atomic_load_n(&q->control->idle, __ATOMIC_RELAXED))
 		return;
 	rc = fm_ring(q->c.fd);
-	/* The engine has looked once more, and come to its end. */
+	/* The engine has checked the queue once more, and found the END job. */
 	if (rc == -ENOENT && q->ends && fm_state(q->c.fd) == FERMATA_STATE_DONE)
 		return;
 	if (rc)

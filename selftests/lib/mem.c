@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Memory of the tests' own, and what the kernel says of it. */
+/* Memory of test programs, and the kernel's counters for it. */
 #include <linux/fuse.h>
 #include <linux/memfd.h>
 #include <linux/userfaultfd.h>
@@ -26,20 +26,18 @@ u64 fm_number_in(const char *path, const char *key)
 	return value;
 }
 
-/* Pins that were taken and not given back, of the whole machine. */
 u64 fm_pins(void)
 {
 	int rc = fm_put("/proc/sys/vm/stat_refresh", "1");
 	u64 released;
 
-	/* What each processor counted for itself. */
+	/* This folds in the counters of each processor. */
 	if (rc)
 		fm_die("stat_refresh: %s", strerror(-rc));
 	released = fm_number_in("/proc/vmstat", "nr_foll_pin_released ");
 	return fm_number_in("/proc/vmstat", "nr_foll_pin_acquired ") - released;
 }
 
-/* Bytes charged to this address space. */
 u64 fm_charged(void)
 {
 	return fm_number_in("/proc/self/status", "VmPin:") * 1024;
@@ -84,7 +82,7 @@ void *fm_map_huge(size_t len)
 	if (from != mem)
 		munmap(mem, from - mem);
 	munmap(from + len, mem + FM_HUGE - from);
-	/* A kernel with PREEMPT_RT has none: it is memory like other then. */
+	/* A kernel with PREEMPT_RT has no huge pages: the memory is ordinary memory then. */
 	if (madvise(from, len, MADV_HUGEPAGE) &&
 	    !access("/sys/kernel/mm/transparent_hugepage", F_OK))
 		fm_die("MADV_HUGEPAGE: %s", strerror(errno));
@@ -358,7 +356,6 @@ void fm_fuse_answer(void)
 
 void fm_fuse_close(void)
 {
-	/* Reads that were not answered fail. */
 	umount2(FUSE_DIR, MNT_FORCE | MNT_DETACH);
 	pthread_join(fuse.thread, NULL);
 	close(fuse.fd);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Memory of the tests' own, what the kernel says of it, and page faults that are answered when the test likes. */
+/*
+ * Memory of test programs, the kernel's counters for it, and page faults that a test answers when
+ * it chooses.
+ */
 #ifndef _FM_MEM_H
 #define _FM_MEM_H
 
@@ -9,11 +12,11 @@
 
 /* The number behind key in a file of /proc or the like. */
 u64 fm_number_in(const char *path, const char *key);
-/* Pins that were taken and not given back, of the whole machine. */
+/* Pages that are pinned now, in the whole machine. */
 u64 fm_pins(void);
-/* Bytes charged to this address space. */
+/* Pinned bytes that are charged to this address space. */
 u64 fm_charged(void);
-/* The card is behind an IOMMU. */
+/* Whether the card is behind an IOMMU. */
 bool fm_translated(void);
 
 enum fm_kind {
@@ -25,36 +28,36 @@ enum fm_kind {
 extern const char * const fm_kind_names[];
 int fm_memfd(size_t len, unsigned int flags);
 void *fm_map(void *at, size_t len, int flags, int fd, off_t off);
-/* Aligned to huge pages, which are asked for. */
+/* Memory aligned to huge pages, with MADV_HUGEPAGE. */
 void *fm_map_huge(size_t len);
-/* fd: filled where there is one. */
+/* fd: set if this kind of memory has a file. */
 void *fm_map_kind(enum fm_kind kind, size_t len, int *fd);
-/* So many pages of hugetlb are there. */
+/* Sets the number of hugetlb pages. */
 void fm_huge_pages(int n);
 
-/* --- page faults that are answered when the test likes: userfaultfd and FUSE ---- */
+/* --- page faults that a test answers when it chooses: userfaultfd and FUSE ---- */
 
-/* A userfaultfd, or -1 where the kernel has none. */
+/* A userfaultfd, or -1 if the kernel has none. */
 int fm_uffd_open(void);
-/* An access to this page, which must be untouched, blocks until fm_uffd_fill(). */
+/* Makes accesses to this page, which must be untouched, block until fm_uffd_fill(). */
 void fm_uffd_missing(int uffd, void *page);
-/* A write to this page, which must be filled, blocks until fm_uffd_unprotect(). */
+/* Makes writes to this page, which must be filled, block until fm_uffd_unprotect(). */
 void fm_uffd_protect(int uffd, void *page);
-/* Waits until n accesses are blocked; dies when they do not come. */
+/* Waits until n accesses are blocked; dies after the guard time. */
 void fm_uffd_until_blocked(int uffd, int n);
-/* How many accesses have been blocked since the last question. */
+/* How many accesses have blocked since the last call. */
 int fm_uffd_blocked(int uffd);
-/* Ends the wait for a page that is missing: it gets these bytes, and zeros behind them. */
+/* Ends the wait for a missing page: fills the page with these bytes, and zeros after them. */
 void fm_uffd_fill(int uffd, void *page, const void *data, size_t len);
 void fm_uffd_unprotect(int uffd, void *page);
 
-/* A file whose every read blocks until fm_fuse_answer(); -1: there is no FUSE. */
+/* A file of which every read blocks until fm_fuse_answer(); -1: there is no FUSE. */
 int fm_fuse_open(size_t len);
-/* Waits until n reads of the file are blocked; false: they are not, and will not be. */
+/* Waits until n reads of the file are blocked; false if that does not happen in time. */
 bool fm_fuse_until_blocked(int n);
-/* Answers all reads with zeros, from now on at once. */
+/* Answers all blocked reads with zeros, and later reads at once. */
 void fm_fuse_answer(void);
-/* Unmounts it; reads that were not answered fail. */
+/* Unmounts the file; unanswered reads fail. */
 void fm_fuse_close(void);
 
 #endif /* _FM_MEM_H */

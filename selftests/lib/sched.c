@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the tests of the scheduler share. */
+/* Helpers of the scheduler's tests. */
 #include <ftw.h>
 #include <glob.h>
 #include <grp.h>
@@ -95,7 +95,7 @@ void fm_end_endless(struct fm_ctx *c)
 void fm_gate_close(struct fm_ctx *gate)
 {
 	fm_tenant(gate, FM_LONG_SLICE);
-	/* Under no policy does anybody go before it. */
+	/* No policy lets another context run before the gate. */
 	fm_param(gate->fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
 	fm_param(gate->fd, FERMATA_PARAM_PRIORITY, 31);
 	card_speed(gate->slot, 1);
@@ -120,8 +120,8 @@ static const char * const names[] = {
 };
 
 /*
- * What the driver writes is posted, and the card is asked on another way: a read of a register comes
- * behind it. SLOT_INFO does one.
+ * The driver's register writes are posted, and the control socket can overtake them. A register
+ * read flushes them, and SLOT_INFO does one.
  */
 static void push_writes(void)
 {
@@ -138,7 +138,7 @@ u64 card_history_end(void)
 	return card_key(card_cmd("history"), "next");
 }
 
-/* One event of a reply; returns where the next one begins, or NULL. */
+/* Parses one event of a reply; returns where the next event begins, or NULL. */
 static const char *parse_turn(const char *p, struct card_turn *turn)
 {
 	char what[16], *end;
@@ -155,7 +155,7 @@ static const char *parse_turn(const char *p, struct card_turn *turn)
 	return *end == ',' ? end + 1 : end;
 }
 
-/* A PAUSE may be written again before the engine has answered, or be lost: it is one event. */
+/* A PAUSE that is written again before the engine responds, or after a lost one, is one event. */
 static bool repeats(const struct card_turn *turns, int n, const struct card_turn *turn)
 {
 	if (turn->what != CARD_PAUSE && turn->what != CARD_BOUNDARY)
@@ -317,7 +317,7 @@ const char *fm_runs_wrong(const struct fm_ctx *c, int n)
 	return NULL;
 }
 
-/* --- what must come ------------------------------------------------------------------- */
+/* --- expected events ------------------------------------------------------------------ */
 
 #define TEXT	600
 
@@ -332,7 +332,7 @@ static void describe(char *text, int slot, enum card_what what, int tenant)
 		snprintf(text + n, TEXT - n, " %d:%s:%c", slot, names[what], who);
 }
 
-/* Tenants are named in the order in which they are wanted. */
+/* Tenants are numbered in the order in which they are expected. */
 static int tenant_of(u64 token, const struct fm_turn *want, int n)
 {
 	int i, j, place = 0;
@@ -491,7 +491,7 @@ int fm_group_remove(const char *path)
 	return fm_group_set(path, &g);
 }
 
-/* Its registration goes first: else it would be there for a moment longer than the cgroup. */
+/* Removes the registration first: otherwise it would outlive the cgroup for a moment. */
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
 	if (kind != FTW_DP)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the driver measures. */
+/* The driver's statistics. */
 #include <sys/stat.h>
 
 #include "sched.h"
@@ -64,7 +64,7 @@ u64 fm_fdinfo_number(int fd, const char *key)
 
 const char *fm_histogram_wrong(const struct fm_histogram *h)
 {
-	/* What the times in the buckets come to at least, and where the shortest and the longest are. */
+	/* The smallest possible sum of the times in the buckets; the first and last used bucket. */
 	u64 count = 0, least = 0;
 	int i, first = -1, last = -1;
 
@@ -91,9 +91,9 @@ const char *fm_histogram_wrong(const struct fm_histogram *h)
 	return NULL;
 }
 
-/* What was done to the module, and what came of it: figures of a whole boot. */
+/* Figures of a whole boot: what was done to the module, and the outcome. */
 
-/* One write() for each line: processes that tell at the same time do not mix. */
+/* One write() for each line, so that lines of concurrent processes do not mix. */
 static void tell(const char *kind, const char *what, u64 n)
 {
 	const char *path = getenv("FERMATA_TALLY");
@@ -155,7 +155,7 @@ const char *fm_trace_open(void)
 
 void fm_trace_begin(void)
 {
-	/* It is the opening that erases. */
+	/* Opening the file with O_TRUNC clears the buffer. */
 	int fd = open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
 
 	if (fd < 0)
@@ -174,7 +174,7 @@ void fm_trace_switch(const char *which, bool on)
 	put(file, on ? "1" : "0");
 }
 
-/* The whole record, in the order of its times; to be freed. */
+/* Returns the whole trace, in order of time; the caller frees it. */
 static char *record(void)
 {
 	size_t room = 1 << 16, len = 0;
@@ -220,7 +220,7 @@ int fm_trace_count(void)
 	return n;
 }
 
-/* Is word one of those that fields consists of? */
+/* Is word one of the words in fields? */
 static bool has_word(const char *fields, const char *word, size_t len)
 {
 	const char *at = fields;
