@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The scheduler and the slot protocol of `fermata.ko`, and what it measures, on the host: the very
-//! files that the module compiles.
+//! The scheduler, the slot protocol and the measurements of `fermata.ko`, on the host: the same
+//! source files that the module compiles.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -16,11 +16,11 @@ pub mod array {
     #[cfg(feature = "count")]
     pub use counted::{accesses, Array};
 
-    /// An array on the heap, of a length that stays.
+    /// An array on the heap, of a fixed length.
     #[cfg(not(feature = "count"))]
     pub type Array<T> = alloc::boxed::Box<[T]>;
 
-    /// Arrays that count how often they are accessed: what a decision costs, counted and not timed.
+    /// Arrays that count their accesses: the cost of a decision, counted instead of timed.
     #[cfg(feature = "count")]
     mod counted {
         extern crate std;
@@ -38,7 +38,7 @@ pub mod array {
             ACCESSES.get()
         }
 
-        /// An array on the heap, of a length that stays.
+        /// An array on the heap, of a fixed length.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Array<T>(Box<[T]>);
 
@@ -72,8 +72,8 @@ pub mod sched;
 #[path = "../../measure/mod.rs"]
 pub mod measure;
 
-/// Returns a card with so many slots of one engine, of the fermata profile; at most
-/// [`sched::MAX_SLOTS`].
+/// Returns a card of the fermata profile with `slots` slots, at most [`sched::MAX_SLOTS`], of one
+/// engine.
 pub fn card(slots: usize) -> sched::CardConfig {
     let mut config = sched::CardConfig::default();
     let slots = config.slots.iter_mut().take(slots);
@@ -81,7 +81,7 @@ pub fn card(slots: usize) -> sched::CardConfig {
     config
 }
 
-/// Returns storage for so many contexts and groups.
+/// Returns storage for this many contexts and groups.
 pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
     fn table<T: Default>(len: usize) -> array::Array<T> {
         (0..len).map(|_| T::default()).collect()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What concerns all contexts of a card: a policy, a quarantine and the end of the card are followed in parts, and all jobs are taken
-//! off a card that loses its state.
+//! Operations on all contexts of a card: changes of the policy, quarantines and the end of the card
+//! are handled in parts, and all jobs are taken off a card that loses its state.
 
 use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
@@ -12,7 +12,7 @@ use crate::model::{ns, sid, World, BASE, ENDLESS, FERMATA, MS};
 
 const WAITING: usize = 40;
 
-/// A slot with a job on it, for which so many others wait; the later, the higher their priority.
+/// A slot with a job on it, for which [`WAITING`] others wait, of all priorities in turn.
 fn crowd() -> (World, ContextId, Vec<ContextId>) {
     let mut world = World::new(&[FERMATA], WAITING + 2);
     let first = Params {
@@ -35,7 +35,8 @@ fn crowd() -> (World, ContextId, Vec<ContextId>) {
     (world, runs, wait)
 }
 
-/// Sweeps in parts for so many contexts, and returns how many actions each part gave that `counts`.
+/// Sweeps in parts of `most` contexts. Returns, for each part, the number of actions that `counts`
+/// accepts.
 fn parts(world: &mut World, most: u32, counts: impl Fn(&Action) -> bool) -> Vec<usize> {
     let mut parts = Vec::new();
     while world.machine.is_sweeping() {
@@ -47,7 +48,7 @@ fn parts(world: &mut World, most: u32, counts: impl Fn(&Action) -> bool) -> Vec<
     parts
 }
 
-/// A quarantine fails all that wait for the slot, and no part of that is larger than asked.
+/// A quarantine fails all jobs that wait for the slot, in parts no larger than requested.
 #[test]
 fn defect_04_quarantine_fails_a_few_at_a_time() {
     let (mut world, runs, wait) = crowd();
@@ -66,7 +67,7 @@ fn defect_04_quarantine_fails_a_few_at_a_time() {
     assert!(parts.iter().all(|&n| n <= 4), "{parts:?}");
 }
 
-/// The end of the card is known at once, and each context is told of it once, a few at a time.
+/// The end of the card takes effect at once, and contexts are notified once each, a few at a time.
 #[test]
 fn defect_04_end_of_the_card_is_told_to_a_few_at_a_time() {
     let (mut world, runs, wait) = crowd();
@@ -84,7 +85,7 @@ fn defect_04_end_of_the_card_is_told_to_a_few_at_a_time() {
     assert!(wait.iter().all(|&ctx| world.state(ctx) == gone));
 }
 
-/// Jobs that wait are put into the order of another policy in parts; the job on the slot stays there.
+/// Waiting jobs are sorted by another policy in parts; the job on the slot stays there.
 #[test]
 fn defect_04_policy_changes_in_parts() {
     let (mut world, runs, wait) = crowd();
@@ -108,7 +109,7 @@ fn defect_04_policy_changes_in_parts() {
     assert!(wait.iter().all(|&ctx| world.state(ctx) == JobState::Done));
 }
 
-/// A slot that goes out of use while jobs are put into another order is not forgotten.
+/// A slot that is quarantined while waiting jobs are sorted again is not forgotten.
 #[test]
 fn defect_04_quarantine_during_a_change_of_the_policy() {
     let (mut world, runs, wait) = crowd();
@@ -131,7 +132,7 @@ fn defect_04_quarantine_during_a_change_of_the_policy() {
     assert!(wait.iter().all(|&ctx| world.state(ctx) == failed));
 }
 
-/// Nobody but contexts that may use no slot any more have waited for longer.
+/// The only contexts that have waited for longer may not use any slot now.
 #[test]
 fn the_boost_sees_past_contexts_of_a_quarantined_slot() {
     let mut world = World::new(&[FERMATA; 2], 16);
@@ -161,7 +162,7 @@ fn the_boost_sees_past_contexts_of_a_quarantined_slot() {
     assert_ne!(world.stats(low).slices, 0);
 }
 
-/// What a group had under another policy does not count against the group.
+/// Time that a group used under another policy does not count against the group.
 #[test]
 fn groups_begin_anew_under_another_policy() {
     let mut world = World::new(&[FERMATA], 4);
@@ -172,7 +173,7 @@ fn groups_begin_anew_under_another_policy() {
     for ctx in [a, b] {
         world.start(ctx, ENDLESS).unwrap();
     }
-    // The light one has run, and owes a hundred times as much.
+    // The group of small weight has run, and its virtual time has advanced a hundred times as much.
     world.run_for(20 * MS);
     let before = world.stats(a).slices;
     world.run_for(20 * MS);
@@ -184,7 +185,7 @@ fn groups_begin_anew_under_another_policy() {
     assert_eq!(world.stats(a).slices, before + 1);
 }
 
-// All jobs are taken off a card that loses its state, and go on afterwards.
+// All jobs are taken off a card that loses its state, and resume afterwards.
 
 fn states<const N: usize>(world: &World, of: [ContextId; N]) -> [JobState; N] {
     of.map(|ctx| world.state(ctx))
@@ -218,7 +219,7 @@ fn jobs_go_on_where_they_were() {
             world.run_for(30 * MS);
             assert_eq!(starts(&world), before);
             world.thaw();
-            // One at once, the other by the next decision.
+            // One job starts at once, the other at the next decision.
             assert_eq!(starts(&world), before + 1);
             world.run_for(1);
             assert_eq!(starts(&world), before + 2);
@@ -230,7 +231,7 @@ fn jobs_go_on_where_they_were() {
     }
 }
 
-/// An answer of all-ones would be the end of the card.
+/// A read of all-ones would be taken for the end of the card.
 #[test]
 fn slot_in_reset_is_not_asked_after_the_card_is_cut_off() {
     let mut world = World::new(&[BASE], 8);
@@ -317,7 +318,7 @@ fn one_that_cannot_be_saved_fails() {
     assert_eq!(world.start(hung, MS), Ok(()));
 }
 
-/// A slot that cannot be reset: its job fails, and its memory stays with it.
+/// A slot that cannot be reset: its job fails, and the memory of the job stays mapped.
 fn quarantined() -> (World, ContextId) {
     let mut world = World::new(&[FERMATA], 8);
     let stuck = world.tenant(2 * MS);
@@ -358,7 +359,7 @@ fn a_quarantine_ends_with_the_card_set_up_anew() {
     assert_eq!(world.machine.contexts(), 0);
 }
 
-/// One that may use only slots that are reserved for others waits for the one that comes back.
+/// A job that was ineligible while all jobs were off the card runs on the slot that came back.
 #[test]
 fn whoever_was_set_aside_uses_the_slot_that_came_back() {
     let (mut world, stuck) = quarantined();
@@ -392,7 +393,7 @@ fn a_slot_that_is_not_idle_afterwards_is_out_of_use() {
     world.freeze();
     world.rest();
     let from = world.log.len();
-    // Its phase: running.
+    // The status says that the phase is running.
     world.renew(1, Status::from_raw(1));
     let slot = sid(1);
     let expected = Action::Quarantine { slot, ctx: None };
@@ -442,7 +443,7 @@ fn what_is_lost_begins_anew_if_it_may() {
         let failed = JobState::Failed(Failure::Snapshot);
         assert_eq!((world.state(ctx), world.stats(ctx).replays), (failed, 3));
         world.thaw();
-        // The next one begins to count anew.
+        // The count of the next job starts from zero.
         world.start_as(ctx, 40 * MS, true).unwrap();
         assert_eq!(world.stats(ctx).replays, 0);
         world.run_for(30 * MS);
@@ -454,7 +455,8 @@ fn what_is_lost_begins_anew_if_it_may() {
     }
 }
 
-/// One that was to be held is held at its beginning, and a torn save during a freeze is one as any other.
+/// A job that was to be held is held at its beginning. A torn save during a freeze is handled like
+/// any other.
 #[test]
 fn a_save_torn_while_frozen_begins_anew() {
     let mut world = World::new(&[FERMATA], 8);
@@ -500,7 +502,7 @@ fn a_card_that_is_gone_stays_so() {
     assert_eq!(state, Some(SlotState::Gone));
 }
 
-/// A hint is served when the machine is thawed, and costs nothing for the time before.
+/// A hint takes effect when the machine is thawed, and costs nothing for the time before.
 #[test]
 fn hints_wait_for_the_thaw() {
     let mut world = World::new(&[FERMATA], 8);

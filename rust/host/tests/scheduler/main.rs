@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The scheduler and what it measures, in virtual time against the model of a card. One program: so the model is compiled once.
+//! The scheduler and its measurements, in virtual time against the model of a card. All tests are
+//! one program, so that the model is compiled once.
 
 mod card;
 mod cooperative;

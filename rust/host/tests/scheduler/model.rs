@@ -20,10 +20,11 @@ use check::Measured;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
-/// Work without an end.
+/// Work that never ends.
 pub const ENDLESS: u64 = 1_000_000 * MS;
 
-/// So many cases, if the environment's PROPTEST_CASES wants no other number. Nothing is kept of those that failed.
+/// Returns a configuration of `usual` cases, unless PROPTEST_CASES sets another number, that does
+/// not record failed cases.
 pub fn cases(usual: u32) -> ProptestConfig {
     ProptestConfig {
         cases: std::env::var("PROPTEST_CASES").map_or(usual, |n| n.parse().unwrap()),
@@ -38,7 +39,7 @@ pub const CRITICAL: Params = Params {
     ..Params::DEFAULT
 };
 
-/// Groups that are remembered, beyond one for each context.
+/// Room for groups, beyond one for each context.
 const GROUPS: usize = 6;
 
 /// One slot as a test wants it.
@@ -48,10 +49,10 @@ pub struct SlotPlan {
     pub base: Option<(u64, u64)>,
     pub class: u8,
     pub reset_before_resume: bool,
-    /// Its engine works on what is posted, and leaves when there is nothing.
+    /// A queue engine: it works on posted work, and leaves its slot when the queue is empty.
     pub queues: bool,
     pub granularity: PreemptGranularity,
-    /// It takes orders.
+    /// The slot has a relay.
     pub relay: bool,
 }
 
@@ -87,9 +88,9 @@ pub struct Tenant {
     pub work: u64,
     pub closed: bool,
     pub enabled: bool,
-    /// Who has the same number is preempted, held and resumed together.
+    /// Contexts with the same number are preempted, held and resumed together.
     gang: usize,
-    /// What it had run when it came into its group.
+    /// How long it had run when it joined its group.
     ran_before: u64,
     queued_at: Option<u64>,
     pub longest_wait: u64,
@@ -104,27 +105,27 @@ pub struct World {
     irqs: Vec<(u64, usize)>,
     pub irq_delay: u64,
     pub timer_delay: u64,
-    /// Ties between a timer and the card: who goes first.
+    /// If a timer and an event of the card coincide, the timer goes first.
     pub timer_first: bool,
     pub log: Vec<(u64, Action)>,
     pub wakes: Vec<(ContextId, Wake)>,
     pub tenants: HashMap<ContextId, Tenant>,
-    /// The last hint of each.
+    /// The last hint of each context.
     hints: HashMap<ContextId, u64>,
     closes: HashSet<ContextId>,
     pub released: HashSet<ContextId>,
-    /// What concerns every context is done by [`World::sweep`] only.
+    /// Operations on every context are done by [`World::sweep`] only.
     pub lazy: bool,
-    /// Those of which the machine has said that the card is gone.
+    /// Contexts whose owners were told that the card is gone.
     pub lost: HashSet<ContextId>,
     pub quarantined: u8,
     gone: bool,
     exclusive: Vec<Option<GroupKey>>,
     /// The group above a registered one.
     pub parents: HashMap<GroupKey, GroupKey>,
-    /// A group was moved below another one: what it had before is not the other one's.
+    /// A group was moved below another one: its earlier time does not count for its new parent.
     pub has_moved: bool,
-    /// What contexts that have left the group ran in it.
+    /// Time that contexts which have left the group ran in it.
     left: HashMap<GroupKey, u64>,
     gangs: usize,
     frozen: bool,
@@ -176,7 +177,7 @@ impl World {
             });
             card.slots.push(model);
         }
-        // Tests of the protocol count on the plainest order; tests of a policy choose theirs.
+        // Tests of the protocol rely on the simplest order; tests of a policy choose their own.
         let storage = storage(capacity, capacity + GROUPS);
         let mut machine = Scheduler::new(&config, storage);
         machine.set_policy(ns(1), PolicyKind::RoundRobin).unwrap();
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// A context of group 0.
+    /// Opens a context of group 0.
     pub fn open(&mut self, class: u8, params: Params) -> Result<ContextId, Refusal> {
         self.open_in(GroupKey(0), class, params)
     }
@@ -252,12 +253,12 @@ impl World {
         result
     }
 
-    /// A context of class 0 on every slot, with slices of `slice_ns`.
+    /// Opens a context of class 0 for every slot, with slices of `slice_ns`.
     pub fn tenant(&mut self, slice_ns: u64) -> ContextId {
         self.tenant_in(GroupKey(0), slice_ns)
     }
 
-    /// The same, of another group.
+    /// The same, in another group.
     pub fn tenant_in(&mut self, group: GroupKey, slice_ns: u64) -> ContextId {
         let params = Params {
             timeslice: Duration::from_ns(slice_ns),
@@ -279,7 +280,7 @@ impl World {
         self.start_from(ctx, work, job, 0)
     }
 
-    /// `done`: how much of `work` is done in the state from which a saved job goes on.
+    /// `done`: how much of `work` is done in the state from which a saved job resumes.
     pub fn start_from(
         &mut self,
         ctx: ContextId,
@@ -342,18 +343,18 @@ impl World {
         )
     }
 
-    /// One that nobody is in.
+    /// Returns the number of a new gang.
     fn next_gang(&mut self) -> usize {
         self.gangs += 1;
         self.gangs
     }
 
-    /// What is set for a group, registered or not.
+    /// Returns the settings of a group, registered or not.
     pub fn group_settings(&self, group: GroupKey) -> GroupSettings {
         self.machine.group_settings(group).unwrap_or_default()
     }
 
-    /// Registers a group of some weight below another one.
+    /// Registers a group with a weight below another one.
     pub fn nest(
         &mut self,
         group: GroupKey,
@@ -367,7 +368,7 @@ impl World {
         self.set_group_below(group, parent, settings)
     }
 
-    /// Registers a group or changes what is set for it, and brings all contexts in line.
+    /// Registers a group or changes its settings, and regroups all contexts.
     pub fn set_group(&mut self, group: GroupKey, settings: GroupSettings) -> Result<(), Refusal> {
         let parent = self.parents.get(&group).copied();
         self.set_group_below(group, parent, settings)
@@ -405,7 +406,7 @@ impl World {
         )
     }
 
-    /// Ends the registration of a group, and brings all contexts in line.
+    /// Removes the registration of a group, and regroups all contexts.
     pub fn remove_group(&mut self, group: GroupKey) -> Result<(), Refusal> {
         let all = self.groups();
         self.ask(
@@ -423,7 +424,7 @@ impl World {
         )
     }
 
-    /// Lets a context belong to another group.
+    /// Moves a context to another group.
     pub fn move_to(&mut self, ctx: ContextId, group: GroupKey) -> Result<(), Refusal> {
         let now = ns(self.now);
         let tenant = self.tenants.get_mut(&ctx).unwrap();
@@ -455,13 +456,13 @@ impl World {
         )
     }
 
-    /// The group of each context.
+    /// Returns the group of each context.
     fn groups(&self) -> Vec<(ContextId, GroupKey)> {
         let tenants = self.tenants.values();
         tenants.map(|tenant| (tenant.id, tenant.group)).collect()
     }
 
-    /// Reserves slots for a group beside those that it has; `None`: for nobody.
+    /// Reserves slots for a group, in addition to those that it has; `None`: ends reservations.
     pub fn set_exclusive(&mut self, slots: u8, group: Option<GroupKey>) -> Result<(), Refusal> {
         if let Some(group) = group {
             let mut settings = self.group_settings(group);
@@ -497,7 +498,7 @@ impl World {
         )
     }
 
-    /// The Load of the job that was just started on a slot took time.
+    /// Reports how long the Load of the job that was just started on a slot took.
     pub fn note_load(&mut self, i: usize, cost: LoadCost) {
         self.ask(
             |machine, now, mut out| {
@@ -513,7 +514,7 @@ impl World {
         self.machine.set_boundary_wait(wait)
     }
 
-    /// The card goes away; the driver notices at its next read or is told.
+    /// Removes the card; the driver notices at its next read, or is told.
     pub fn vanish(&mut self) {
         self.card.gone = true;
     }
@@ -540,14 +541,15 @@ impl World {
         )
     }
 
-    /// A part of what concerns every context is done.
+    /// Runs a part of the sweeps, for at most `most` contexts.
     pub fn sweep(&mut self, most: u32) {
         self.tell(|machine, now, out| {
             machine.sweep(now, most, out);
         });
     }
 
-    /// Asks the machine for something, notes what was granted, and does what the machine wants done.
+    /// Makes a request to the machine, calls `note` if it was granted, and executes the machine's
+    /// actions.
     fn ask(
         &mut self,
         request: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>) -> Result<(), Refusal>,
@@ -599,7 +601,7 @@ impl World {
                 "{action:?} after the card was gone"
             );
         }
-        // Writes to a card that went away unnoticed are lost.
+        // Writes to a card whose removal was not noticed yet are lost.
         let dead = self.card.gone;
         let now = self.now;
         match action {
@@ -670,12 +672,13 @@ impl World {
         }
     }
 
-    /// A capture must come before anything else of the switch: the last thing that was loaded is still its own.
+    /// Returns the context that is loaded on a slot. A capture must precede every other step of a
+    /// switch, while the registers of its own context are still loaded.
     fn machine_ctx(&self, slot: SlotId, ctx: ContextId) -> ContextId {
         let last = self.log.iter().rev().find_map(|(_, action)| match *action {
             Action::Load { slot: s, ctx } if s == slot => Some(Some(ctx)),
             Action::Unload { slot: s, .. } | Action::Reset { slot: s, .. } if s == slot => {
-                // A reset of a resume stands before its Load.
+                // The reset that precedes a resume also precedes its Load.
                 Some(None)
             }
             _ => None,
@@ -721,7 +724,7 @@ impl World {
         }
     }
 
-    /// Lets the time go on until `end`.
+    /// Advances time to `end`.
     pub fn run_until(&mut self, end: u64) {
         let mut steps = 0;
         loop {
@@ -773,7 +776,7 @@ impl World {
         }
     }
 
-    /// The status register is read, as by an interrupt.
+    /// Reads the status register, as an interrupt handler does.
     pub fn read(&mut self, i: usize) {
         if self.plans[i].relay {
             if !self.card.gone {
@@ -789,7 +792,7 @@ impl World {
         .unwrap();
     }
 
-    /// Takes in the records of a slot. `false`: there is none.
+    /// Passes the records of a slot to the machine. Returns `false` if there is none.
     fn read_records(&mut self, i: usize) -> bool {
         let mut found = false;
         while let Some((_, run)) = self.machine.awaited_run(sid(i)) {
@@ -809,7 +812,8 @@ impl World {
         found
     }
 
-    /// Posts so much work as a program does: it rings only if the engine has said that it is leaving.
+    /// Posts work as a program does: rings the doorbell only if the engine has announced that it
+    /// leaves its slot.
     pub fn post(&mut self, ctx: ContextId, work: u64) {
         if self.card.post(self.now, ctx, work) {
             self.event(Event::Ring { ctx }).unwrap();
@@ -824,13 +828,13 @@ impl World {
         self.machine.stats(ctx, ns(self.now)).unwrap()
     }
 
-    /// The state of a context, if its owner has not closed it.
+    /// Returns the state of a context, if its owner has not closed it.
     pub fn stats_of(&self, ctx: ContextId) -> Option<JobState> {
         let stats = self.machine.stats(ctx, ns(self.now)).ok()?;
         Some(stats.state)
     }
 
-    /// Who was started, in order.
+    /// Returns the contexts that were started, in order.
     pub fn starts(&self) -> Vec<ContextId> {
         let start = |&(_, action): &(u64, Action)| match action {
             Action::Start { ctx, .. } => Some(ctx),
@@ -848,17 +852,17 @@ impl World {
     }
 }
 
-/// No preempt timeout is longer than this, and the tries to reset a slot after it.
+/// Upper limit of a preempt timeout together with the attempts to reset the slot after it.
 const REST: u64 = 11_000 * MS;
 
-/// The card loses its state: all jobs are taken off it before, and go on afterwards.
+/// The card loses its state: all jobs are taken off the card before, and resume afterwards.
 impl World {
     pub fn freeze(&mut self) {
         self.frozen = true;
         self.tell(|machine, now, out| machine.freeze(now, out));
     }
 
-    /// Waits until the frozen machine is at rest.
+    /// Advances time until the frozen machine is at rest.
     pub fn rest(&mut self) {
         let end = self.now + REST;
         while !self.machine.is_at_rest() {
@@ -867,7 +871,7 @@ impl World {
         }
     }
 
-    /// The card lost its state, and is set up anew.
+    /// Sets up the card again after the loss of its state.
     pub fn thaw(&mut self) {
         assert!(self.machine.is_at_rest());
         if !self.card.gone {
@@ -896,7 +900,7 @@ impl World {
             let state = self.machine.slot_state(sid(i));
             if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) = state {
                 let job = (ctx, self.tenants[&ctx].job);
-                // One whose torn save nobody has noticed is lost once.
+                // A job whose torn save was not noticed yet is lost only once.
                 if !self.card.slots[i].tells_of_torn() {
                     self.card.lose(job);
                 }
@@ -908,7 +912,7 @@ impl World {
         self.tell(|machine, now, out| machine.lose_runs(now, out));
     }
 
-    /// Of the contexts that were named for a slot nobody knows whether they were taken.
+    /// Loses the jobs that were named for a slot: whether the card took them is unknown.
     fn lose_named(&mut self, i: usize) {
         let on = match self.machine.slot_state(sid(i)) {
             Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) => Some(ctx),
@@ -924,7 +928,7 @@ impl World {
         }
     }
 
-    /// Tells the machine what it cannot refuse, and does what it wants done.
+    /// Makes a request that the machine cannot refuse, and executes its actions.
     fn tell(&mut self, what: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>)) {
         let told = self.ask(
             |machine, now, out| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The points of prior-art.md section 8 that the pure code touches, a test each, by number.
+//! The points of prior-art.md section 8 that concern the pure code, one test for each, by number.
 
 use crate::model::card::Engine;
 use crate::model::check::{ended, pause, start};
@@ -19,7 +19,7 @@ fn failed(failure: Failure) -> JobState {
     JobState::Failed(failure)
 }
 
-/// Two jobs of 20 ms on one slot, by slices of 2 ms.
+/// Two jobs of 20 ms on one slot, with slices of 2 ms.
 fn contended(plan: SlotPlan) -> (World, [fermata_sched_host::sched::ContextId; 2]) {
     let mut world = World::new(&[plan], 8);
     let pair = [world.tenant(2 * MS), world.tenant(2 * MS)];
@@ -79,7 +79,7 @@ fn point_02_finish_beats_pause() {
             assert_eq!(world.stats(a).preemptions, 0);
             world.run_for(50 * MS);
             assert_eq!(world.state(b), JobState::Done);
-            // Never resumed, never told twice.
+            // Never resumed, and notified only once.
             assert_eq!(world.stats(a).slices, 1);
             let done = (a, Wake::Done);
             assert_eq!(world.wakes.iter().filter(|&&wake| wake == done).count(), 1);
@@ -97,7 +97,7 @@ fn point_02_finish_beats_hold() {
     world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
     world.run_for(5 * MS);
     assert_eq!(world.wakes, [(a, Wake::Done)]);
-    // Its next job is not held by that.
+    // The hold does not apply to its next job.
     world.start(a, 5 * MS).unwrap();
     world.run_for(MS);
     world
@@ -112,7 +112,7 @@ fn point_02_finish_beats_hold() {
 
 #[test]
 fn point_03_snapshot_only_after_paused() {
-    // A torn save fails the job; it is not resumed, from that or from an older snapshot.
+    // A torn save fails the job, which is not resumed from this or an older snapshot.
     let (mut world, [a, b]) = contended(FERMATA);
     world.run_for(5 * MS);
     assert_eq!(world.stats(a).preemptions, 1);
@@ -125,13 +125,14 @@ fn point_03_snapshot_only_after_paused() {
     assert_eq!(world.state(ctx), failed(Failure::Snapshot));
     world.run_for(100 * MS);
     assert_eq!(world.state(other), JobState::Done);
-    // A new job begins anew.
+    // A new job starts normally.
     world.start(ctx, MS).unwrap();
     world.run_for(10 * MS);
     assert_eq!(world.state(ctx), JobState::Done);
 }
 
-/// Preempts the job of the only slot, which is torn: what becomes of it, and how often it was run again.
+/// Preempts the job of the only slot, and tears its save. Returns the state of the job, and how
+/// often it was replayed.
 fn torn(
     world: &mut World,
     ctx: fermata_sched_host::sched::ContextId,
@@ -160,7 +161,7 @@ fn point_03_a_replayable_job_begins_anew_three_times() {
     let stats = world.stats(ctx);
     assert_eq!((stats.job, stats.failed, stats.finished), (1, 1, 0));
     assert_eq!((stats.slices, stats.resumes, stats.preemptions), (4, 0, 0));
-    // The same context, not declared: as ever.
+    // A job of the same context that is not replayable fails as usual.
     world.start(ctx, 20 * MS).unwrap();
     assert_eq!(torn(&mut world, ctx, false), (snapshot, 0));
 }
@@ -177,7 +178,7 @@ fn point_03_a_replayed_job_is_held_at_its_beginning() {
         assert_eq!(world.state(ctx), JobState::Held);
         world.event(Event::Resume { ctx }).unwrap();
     }
-    // A save that is whole is resumed, also after these.
+    // A complete snapshot is resumed after torn ones, too.
     world.run_for(5 * MS);
     world.event(Event::Preempt { ctx, hold: true }).unwrap();
     world.run_for(MS);
@@ -202,7 +203,7 @@ fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
         let stats = world.stats(ctx);
         assert_eq!((stats.state, stats.job), (JobState::Done, 1));
         assert_eq!((stats.slices, stats.resumes, stats.preemptions), (1, 1, 0));
-        // It is used up: the next job has a beginning.
+        // The imported state is used up: the next job starts from the beginning.
         world.start(ctx, MS).unwrap();
         world.run_for(3 * MS);
         let stats = world.stats(ctx);
@@ -217,7 +218,7 @@ fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
     world.start_from(ctx, 20 * MS, saved(false), MS).unwrap();
     let snapshot = failed(Failure::Snapshot);
     assert_eq!(torn(&mut world, ctx, false), (snapshot, 0));
-    // One that may be run again is, from its beginning.
+    // A replayable job is replayed, from its beginning.
     world.start_from(ctx, 20 * MS, saved(true), MS).unwrap();
     assert_eq!(torn(&mut world, ctx, false), (JobState::Running, 1));
     world.run_for(30 * MS);
@@ -226,7 +227,7 @@ fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
     assert_eq!((stats.slices, stats.resumes), (3, 2));
 }
 
-/// Who yields lets the next one go first, whether it is resumed afterwards or begins anew.
+/// A job that yields lets the next one go first, whether it is resumed afterwards or replayed.
 #[test]
 fn point_03_a_replayed_job_waits_behind_the_next() {
     let mut world = World::new(&[FERMATA], 8);
@@ -242,7 +243,7 @@ fn point_03_a_replayed_job_waits_behind_the_next() {
     }
 }
 
-/// An engine that does not answer hangs, for all that can be known: its job would do so again.
+/// An engine that does not respond counts as hung: its job would hang it again.
 #[test]
 fn point_03_a_timeout_is_final() {
     for plan in [FERMATA, BASE] {
@@ -259,7 +260,7 @@ fn point_03_a_timeout_is_final() {
     }
 }
 
-/// Its owner goes while the save breaks off: it is released, and not queued again.
+/// The owner closes the context while the save is torn: the job is released, and not queued again.
 #[test]
 fn point_03_nothing_is_replayed_for_the_dead() {
     let mut world = World::new(&[FERMATA], 8);
@@ -276,7 +277,8 @@ fn point_03_nothing_is_replayed_for_the_dead() {
 
 #[test]
 fn point_03_a_snapshot_is_used_once() {
-    // Saved, resumed, and then stopped by force: what is saved is older than the arena, so the job fails.
+    // Saved, resumed, and then stopped by force: the snapshot is older than the arena, so the job
+    // fails.
     let (mut world, [a, b]) = contended(FERMATA);
     world.run_for(5 * MS);
     assert!(world.stats(a).resumes == 1 && world.stats(a).slot.is_some());
@@ -322,7 +324,7 @@ fn point_04_timeout_resets_and_fails_only_the_guilty() {
         world.run_for(MS);
         world.card.set_hang(0);
         world.run_for(60 * MS);
-        // The other slot did not notice.
+        // The other slot is not affected.
         assert_eq!(world.state(c), JobState::Done);
         assert_eq!(world.state(a), JobState::Running);
         world.run_for(200 * MS);
@@ -351,7 +353,7 @@ fn point_04_the_timeout_is_the_contexts_own() {
 
 #[test]
 fn point_04_late_timers_are_no_proof_of_a_hang() {
-    // The caller stood still for longer than the timeout, and the first PAUSE was lost.
+    // The caller was stalled for longer than the timeout, and the first PAUSE was lost.
     let mut world = World::new(&[FERMATA], 8);
     let a = world.tenant(2 * MS);
     world.start(a, 500 * MS).unwrap();
@@ -384,7 +386,8 @@ fn point_04_a_last_look_before_the_reset() {
 
 #[test]
 fn point_04_a_status_from_before_the_start_is_no_proof_of_a_hang() {
-    // The job was saved in time, but the status shows for longer than the timeout what was before the START.
+    // The job was saved in time, but for longer than the timeout the status shows the state before
+    // the START.
     let mut world = World::new(&[BASE], 8);
     let params = Params {
         preempt_timeout: Duration::from_ms(5),
@@ -422,11 +425,12 @@ fn point_04_a_slot_that_does_not_reset_is_quarantined() {
         world.card.slots[0].ignore_resets = u32::MAX;
         world.run_for(300 * MS);
         assert_eq!(world.state(a), failed(Failure::PreemptTimeout));
-        // Whoever can run nowhere else fails too; the others go on.
+        // The job that can run on no other slot fails too; the others continue.
         assert_eq!(world.state(b), failed(Failure::Protocol));
         assert_eq!(world.state(c), JobState::Running);
         assert_eq!(world.machine.slot_state(S0), Some(SlotState::Quarantined));
-        // The slot still reaches the memory of a: it is kept, and not used, until the whole card is reset.
+        // The slot can still reach the memory of a, which stays mapped and unused until the whole
+        // card is reset.
         world.set_params(a, Params::DEFAULT).unwrap();
         assert!(world.start(a, MS).is_err());
         world.close(a).unwrap();
@@ -443,7 +447,7 @@ fn point_04_a_slot_that_does_not_reset_is_quarantined() {
 fn point_05_paused_is_not_quiescence_on_base() {
     let (mut world, [a, waiter]) = contended(BASE);
     world.run_for(30 * MS);
-    // The model panics when a window changes too early; here the order itself.
+    // The model panics if a window changes too early; this checks the order itself.
     let from = world.position(pause(S0, a, PauseCause::Slice { waiter }));
     let actions = world.actions(from);
     let mut actions = actions
@@ -465,7 +469,8 @@ fn point_05_paused_is_not_quiescence_on_base() {
 
 #[test]
 fn point_05_settling_begins_when_the_reset_has_arrived() {
-    // The model lets the reset arrive with the read that follows it, and panics when a window changes too early.
+    // The model lets the reset arrive with the read that follows it, and panics if a window changes
+    // too early.
     let mut plan = BASE;
     plan.base = Some((3 * MS, 2 * MS));
     let (mut world, pair) = contended(plan);
@@ -510,7 +515,7 @@ fn point_05_a_job_stopped_by_force_is_flushed_on_fermata() {
 #[test]
 fn point_06_order_at_death() {
     for plan in [FERMATA, BASE] {
-        // In each state of the slot: running, pausing, being reset, and for one who waits.
+        // In each state of the slot: running, pausing, being reset; and for a waiting context.
         for (step, pause) in [
             (MS, false),
             (MS, true),
@@ -536,7 +541,7 @@ fn point_06_order_at_death() {
                 let victim = if waiter { b } else { a };
                 world.close(victim).unwrap();
                 world.run_for(200 * MS);
-                // The model checks that nothing of the victim is at work when it is released.
+                // The model checks that nothing works for the victim when it is released.
                 assert!(world.released.contains(&victim));
                 let other = if waiter { a } else { b };
                 assert_eq!(world.state(other), JobState::Done);
@@ -556,7 +561,7 @@ fn point_09_results_are_captured_before_the_hand_over() {
     for plan in [FERMATA, BASE] {
         let (mut world, [a, b]) = contended(plan);
         world.run_for(200 * MS);
-        // The model checks that each capture stands before the reset and the next load.
+        // The model checks that each capture precedes the reset and the next load.
         for ctx in [a, b] {
             let actions = world.actions(0).into_iter();
             let captures = actions.filter(|&action| action == ended(S0, ctx));
@@ -574,7 +579,7 @@ fn point_11_a_slice_is_longer_by_the_cost_of_the_restore() {
     world.run_for(100 * MS);
     for ctx in [a, b] {
         assert_eq!(world.state(ctx), JobState::Done);
-        // 20 ms of work by slices of 2 ms that make 2 ms of progress each.
+        // 20 ms of work in slices that make 2 ms of progress each.
         assert!(world.stats(ctx).slices <= 11, "{:?}", world.stats(ctx));
     }
 }
@@ -589,7 +594,7 @@ fn point_11_nobody_starves_and_nobody_is_paused_in_vain() {
     for &ctx in &tenants[1..] {
         world.start(ctx, 20 * MS).unwrap();
     }
-    // Its slice was used up long ago: it goes at once.
+    // Its slice was used up long ago: the job is preempted at once.
     assert!(matches!(
         world.machine.slot_state(S0),
         Some(SlotState::Pausing(_))
@@ -615,7 +620,8 @@ fn point_11_time_adds_up_in_nanoseconds() {
 
 #[test]
 fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
-    // The restore takes nine times as long as the slice, and ends just before the second repetition of the PAUSE.
+    // The restore takes nine times as long as the slice, and ends just before the second repetition
+    // of the PAUSE.
     let mut world = World::new(&[FERMATA], 8);
     let (a, b) = (world.tenant(100 * US), world.tenant(100 * US));
     world.card.slots[0].save = 20 * US;
@@ -626,7 +632,8 @@ fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
     world.run_for(300 * MS);
     for ctx in [a, b] {
         assert_eq!(world.state(ctx), JobState::Done);
-        // The slices have grown so that they cover the restore: no more than one in 50 us of progress on average.
+        // The slices have grown to cover the restore: at most one for each 50 us of progress on
+        // average.
         assert!(world.stats(ctx).slices < 60, "{:?}", world.stats(ctx));
     }
     assert!(world.card.slots[0].pauses_dropped > 0);
@@ -732,7 +739,7 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
         wake: Wake::Done,
     });
     assert!(world.log[wake].0 >= world.log[capture].0 + settle);
-    // Held likewise; on fermata FINISH itself says it.
+    // The same for a hold; on fermata FINISH itself reports the end.
     world.start(a, 9 * MS).unwrap();
     world.run_for(MS);
     world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
@@ -804,7 +811,7 @@ fn no_read_in_slices_of_ten_milliseconds() {
     world.run_for(80 * MS);
     let stats = world.machine.slot_stats(S0, ns(world.now)).unwrap();
     assert_eq!((stats.saves, stats.reads), (7, 0));
-    // Longer slices are looked at.
+    // During longer slices the status is polled.
     let (a, b) = (world.tenant(25 * MS), world.tenant(25 * MS));
     world.run_for(20 * MS);
     for ctx in [a, b] {

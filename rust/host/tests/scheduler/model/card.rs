@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A model of the card by docs/card.md: one engine a slot, that needs a given time for a job. It panics when the driver
-//! breaks the card's rules (docs/card.md, What the checker counts).
+//! A model of the card as docs/card.md describes it: one engine per slot, which needs a given time
+//! for a job. It panics if the driver breaks the rules of the card (docs/card.md, What the checker
+//! counts).
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +10,7 @@ use fermata_sched_host::sched::{
     ContextId, Duration, LeftReason, NextRun, Order, PreemptGranularity, RunRecord, Status, Stop,
 };
 
-/// A job as the test names it.
+/// A job as tests identify it: its context, and its number there.
 pub type Job = (ContextId, u64);
 
 /// What the driver loads into a slot.
@@ -30,7 +31,7 @@ pub enum Engine {
     Finished,
 }
 
-/// The bytes in a context's snapshot buffer.
+/// The contents of a context's snapshot buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Snapshot {
     job: Job,
@@ -46,9 +47,9 @@ pub struct CardSlot {
     pub reset_before_resume: bool,
     pub relay: Option<Relay>,
     pub granularity: PreemptGranularity,
-    /// The engine works on what is posted, and leaves by itself when there is nothing.
+    /// A queue engine: it works on posted work, and leaves its slot when the queue is empty.
     pub queues: bool,
-    /// The engine has a boundary at each multiple of so much work, in ns.
+    /// The engine has a boundary at each multiple of this amount of work, in ns.
     pub block: u64,
     pub engine: Engine,
     pub count: u32,
@@ -58,20 +59,20 @@ pub struct CardSlot {
     pub(super) window: Option<Program>,
     pub(super) running: Option<Program>,
     progress: u64,
-    /// How far it can come with what is posted.
+    /// How far the job can progress with the posted work.
     supply: u64,
-    /// It is saved with an empty queue.
+    /// The job is saved with an empty queue.
     empty: bool,
-    /// It was told to stop at its next boundary: at this progress.
+    /// The job stops at its next boundary, which is at this progress.
     boundary: Option<u64>,
     pub(super) in_reset: bool,
     fresh: bool,
     held_at: Option<u64>,
-    /// The write of the reset bit is posted, and no read has pushed it yet: it arrives when it likes.
+    /// The write of the reset bit is posted and no read has flushed it: it may arrive at any time.
     posted: bool,
     dma: Option<(ContextId, u64)>,
     lag: Option<(u64, u64)>,
-    /// Fermata: reset at work, and the status not read since: DMA may be under way.
+    /// Fermata: reset while working, and the status was not read since: DMA may be under way.
     unflushed: bool,
     bits: u64,
     /// Fermata: how long the last START_RESUME took to restore, in us; 0 while it restores.
@@ -136,7 +137,7 @@ impl CardSlot {
         }
     }
 
-    /// Did it tell that a save broke off?
+    /// Has the slot reported a torn save?
     pub fn tells_of_torn(&self) -> bool {
         self.engine == Engine::Finished && self.bits == 1 << 9
     }
@@ -165,7 +166,7 @@ impl CardSlot {
         }
     }
 
-    /// When the engine goes on by itself.
+    /// When the engine next changes state by itself.
     fn next(&self) -> Option<u64> {
         match self.engine {
             Engine::Restoring { until } | Engine::Saving { until } => Some(until),
@@ -191,21 +192,21 @@ pub struct Card {
     pub(super) entries: Entries,
     pub started: HashSet<Job>,
     pub finished: HashSet<Job>,
-    /// Jobs that a misbehaviour has hit, which may fail; no other may.
+    /// Jobs that a misbehaviour has hit; only these may fail.
     pub guilty: HashSet<Job>,
-    /// Jobs that may be run again from their beginning, and how often they had to be.
+    /// Jobs that may be replayed, and how often they were.
     pub replays: HashMap<Job, u64>,
-    /// Jobs that began from a state that their owner had brought in.
+    /// Jobs that began from a state that their owner has imported.
     imports: HashSet<Job>,
-    /// Work that was posted to the queue of a context, in all.
+    /// Total work that was posted to the queue of a context.
     posted: HashMap<ContextId, u64>,
-    /// Those whose engine has said that it leaves.
+    /// Contexts whose engine has announced that it leaves its slot.
     idle: HashSet<ContextId>,
     pub gone: bool,
 }
 
 impl Card {
-    /// The state of a job is lost: it begins anew if it may, else it fails.
+    /// Notes that the state of a job is lost: a replayable job restarts, another job fails.
     pub fn lose(&mut self, job: Job) {
         match self.replays.get_mut(&job) {
             Some(count) if *count < 3 => {
@@ -219,7 +220,7 @@ impl Card {
         }
     }
 
-    /// The owner of a job that begins brings a state in, in which so much is done.
+    /// Imports a state, with this progress, for a job that is about to begin.
     pub fn import(&mut self, job: Job, progress: u64) {
         let snapshot = Snapshot {
             job,
@@ -232,18 +233,19 @@ impl Card {
         self.started.insert(job);
     }
 
-    /// How many jobs of `ctx` began so.
+    /// Returns how many jobs of `ctx` began from an imported state.
     pub fn imports_of(&self, ctx: ContextId) -> u64 {
         self.imports.iter().filter(|(of, _)| *of == ctx).count() as u64
     }
 
-    /// How often jobs of `ctx` had to be run again.
+    /// Returns how often jobs of `ctx` were replayed.
     pub fn replays_of(&self, ctx: ContextId) -> u64 {
         let of = self.replays.iter().filter(|((of, _), _)| *of == ctx);
         of.map(|(_, count)| count).sum()
     }
 
-    /// A reset of all of it, or its power: no job may be on it, and it shows what it did at first.
+    /// Resets the card or cycles its power: no job may be on the card, and its registers get their
+    /// initial values.
     pub fn lose_state(&mut self, now: u64) {
         for slot in &mut self.slots {
             let ignores = slot.ignore_resets != 0;
@@ -264,7 +266,7 @@ impl Card {
         }
     }
 
-    /// Nobody can reach it any more, and it can reach no memory: what is on it is lost.
+    /// Cuts off the card from the driver and from memory: jobs on the card are lost.
     pub fn cut_off(&mut self) {
         for slot in &mut self.slots {
             if slot.active() {
@@ -277,7 +279,7 @@ impl Card {
         }
     }
 
-    /// More work in the queue of `ctx`. Has its engine said that it leaves?
+    /// Adds work to the queue of `ctx`. Returns whether its engine has announced that it leaves.
     pub fn post(&mut self, now: u64, ctx: ContextId, work: u64) -> bool {
         let posted = self.posted.entry(ctx).or_default();
         *posted += work;
@@ -305,7 +307,7 @@ impl Card {
         self.slots.iter().filter_map(CardSlot::next).min()
     }
 
-    /// Lets the engines work until `now`; the slots that raise an interrupt.
+    /// Lets the engines work until `now`. Returns the slots that raise an interrupt.
     pub fn advance(&mut self, now: u64) -> Vec<usize> {
         let mut irqs = Vec::new();
         if self.gone {
@@ -588,7 +590,7 @@ impl Card {
         slot.fresh = true;
     }
 
-    /// Does a complete snapshot of the job stand, that was not used yet?
+    /// Is there a complete snapshot of the job that was not restored yet?
     pub fn can_resume(&self, job: Job) -> bool {
         let snapshot = self.memory.get(&job.0);
         snapshot.is_some_and(|s| s.job == job && s.complete && !s.resumed)
@@ -597,7 +599,7 @@ impl Card {
     pub fn set_hang(&mut self, i: usize) {
         let slot = &mut self.slots[i];
         if !slot.hang {
-            // What it did until now is done.
+            // Progress up to now counts.
             slot.hang = true;
             if slot.active() {
                 self.guilty.extend(slot.running.map(|program| program.job));
@@ -625,37 +627,38 @@ impl Card {
     }
 }
 
-/// What a slot with a relay has beside the others (docs/card.md, Relay): orders come in, records go out.
+/// The additional state of a slot with a relay (docs/card.md, Relay): orders come in, records go
+/// out.
 #[derive(Clone, Debug, Default)]
 pub struct Relay {
     /// The order for the run on the slot.
     held: Option<Order>,
-    /// Of each run that has left, until the driver has read it.
+    /// The record of each run that has ended, until the driver has read it.
     records: Vec<RunRecord>,
     began: u64,
     worked: Option<u64>,
     stopped: Option<u64>,
-    /// How long the job may work, and whether it stops at a boundary then.
+    /// How long the job may work, and whether it stops at a boundary after that.
     limit: Option<(u64, bool)>,
     /// The job on the slot is stopped without being saved.
     drops: bool,
-    /// Orders that were dropped, because they followed another run.
+    /// Orders that were dropped because they refer to another run.
     pub dropped: u32,
-    /// Runs that followed another one without a vacancy.
+    /// Runs that followed another one without the slot becoming vacant.
     pub relayed: u32,
-    /// Runs after which the slot goes back to the job before.
+    /// Runs after which the slot returns to the previous job.
     pub backs: u32,
     // Misbehaviour, switched on by tests.
     pub lose_records: u32,
     pub ignore_orders: u32,
-    /// The next record says that this context was taken.
+    /// The next record claims that this context was taken.
     pub lies: Option<usize>,
-    /// The times of records are as long as can be.
+    /// Records report the longest possible times.
     pub exaggerates: bool,
 }
 
 impl Card {
-    /// What the card reads of a context in memory is written.
+    /// Writes the entry of a context, which the card reads from memory.
     pub fn write_entry(&mut self, program: Program) {
         for (i, slot) in self.slots.iter().enumerate() {
             let on = |of: &Program| of.job.0 == program.job.0;
@@ -667,13 +670,13 @@ impl Card {
         self.entries.insert(program.job.0, program);
     }
 
-    /// Who is named in the order that a slot holds.
+    /// Returns the context that is named in the order that a slot holds.
     fn named_on(&self, i: usize) -> Option<ContextId> {
         let relay = self.slots[i].relay.as_ref()?;
         Some(relay.held?.next?.ctx)
     }
 
-    /// An order arrives.
+    /// Handles the arrival of an order.
     pub fn order(&mut self, now: u64, i: usize, order: Order) -> Vec<usize> {
         let mut irqs = Vec::new();
         assert!(!self.gone, "write to a card that is gone");
@@ -702,7 +705,7 @@ impl Card {
         let follows = order.after == slot.count && vacant == (order.stop == Stop::Vacant);
         if !follows || slot.in_reset {
             slot.relay.as_mut().unwrap().dropped += 1;
-            // The order follows a START that was ignored. The scheduler resets the slot then, and
+            // The order refers to a START that was ignored. The scheduler then resets the slot, and
             // cannot know which of the contexts that it has named have run.
             let follows_ignored = vacant && order.after == slot.count.wrapping_add(1);
             if let Some(next) = order.next.filter(|_| follows_ignored) {
@@ -724,11 +727,11 @@ impl Card {
         irqs
     }
 
-    /// The run on a slot has to stop.
+    /// Stops the run on a slot.
     fn stop(&mut self, now: u64, i: usize, stop: Stop, irqs: &mut Vec<usize>) {
         let slot = &mut self.slots[i];
         let ignores = slot.hang || slot.ignore_pauses > 100;
-        // An order is no pulse: one that is ignored for a while is obeyed then.
+        // An order is a level, not a pulse: an order that was ignored for a while is obeyed later.
         if !ignores {
             slot.ignore_pauses = 0;
         }
@@ -770,8 +773,8 @@ impl Card {
         }
     }
 
-    /// The run on a slot has ended and the slot is quiescent: it leaves a record, and the context
-    /// that is named goes on.
+    /// Ends the run on a slot that is quiescent: writes a record, and starts or resumes the context
+    /// that is named.
     pub fn leave(&mut self, i: usize, at: u64, reason: LeftReason, irqs: &mut Vec<usize>) {
         let slot = &mut self.slots[i];
         let relay = slot.relay.as_mut().unwrap();
@@ -835,7 +838,7 @@ impl Card {
         relay.drops = false;
     }
 
-    /// The record of a run, if the card has written it.
+    /// Returns the record of a run, if the card has written it.
     pub fn record(&mut self, i: usize, run: u32) -> Option<RunRecord> {
         let relay = self.slots[i].relay.as_mut()?;
         let at = relay.records.iter().position(|record| record.run == run)?;
@@ -843,42 +846,42 @@ impl Card {
     }
 }
 
-/// What the card reads of contexts in memory.
+/// The entries of contexts, which the card reads from memory.
 pub type Entries = HashMap<ContextId, Program>;
 
 impl CardSlot {
-    /// When the job has worked for as long as the order that is held allows.
+    /// Returns when the job has worked for as long as the held order allows.
     pub fn limit(&self) -> Option<u64> {
         let relay = self.relay.as_ref()?;
         Some(relay.worked? + relay.limit?.0)
     }
 
-    /// Is that at `at`, and no earlier than where the job ends or stops by itself?
+    /// Does the limit, or `since` if that is later, fall on `at`?
     pub fn is_limited(&self, since: u64, at: u64) -> bool {
         self.limit().is_some_and(|limit| limit.max(since) == at)
     }
 
-    /// Takes that away, for it is over. Returns whether the job stops at a boundary.
+    /// Removes the limit, which has passed. Returns whether the job stops at a boundary.
     pub fn take_limit(&mut self) -> bool {
         let limit = self.relay.as_mut().and_then(|relay| relay.limit.take());
         limit.is_some_and(|(_, boundary)| boundary)
     }
 
-    /// The job begins to work.
+    /// Notes that the job begins to work.
     pub fn note_work(&mut self, at: u64) {
         if let Some(relay) = &mut self.relay {
             relay.worked = Some(at);
         }
     }
 
-    /// The job stops working.
+    /// Notes that the job stops working.
     pub fn note_stop(&mut self, at: u64) {
         if let Some(relay) = &mut self.relay {
             relay.stopped = Some(at);
         }
     }
 
-    /// A reset: what was held is void, and no record of the run follows.
+    /// Resets the relay: the held order is void, and no record of the run follows.
     pub fn reset_relay(&mut self) {
         if let Some(relay) = &mut self.relay {
             relay.held = None;

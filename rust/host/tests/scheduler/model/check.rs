@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What must hold after every event, and what tests look for: actions, measurements and shares.
+//! Invariants that hold after every event, and what tests check: actions, measurements and shares.
 
 use std::collections::HashMap;
 use std::iter::successors;
@@ -16,7 +16,7 @@ use proptest::test_runner::TestCaseError;
 use super::{ns, sid, SlotPlan, Tenant, World, GROUPS, MS, US};
 
 impl World {
-    /// What must hold after every event.
+    /// Checks the invariants that hold after every event.
     pub(super) fn check(&mut self) {
         for i in 0..self.plans.len() {
             let state = self.machine.slot_state(sid(i)).unwrap();
@@ -41,7 +41,7 @@ impl World {
         for ctx in ids {
             self.check_context(ctx, &mut owners);
         }
-        // Of a slot with a relay, contexts that were named for it count as on it.
+        // Contexts that were named for a slot with a relay count as on that slot.
         let mut slots = owners.iter().zip(&self.plans);
         let is_one = slots.all(|(&n, plan)| n <= 1 || plan.relay);
         assert!(is_one, "two contexts on one slot");
@@ -59,7 +59,7 @@ impl World {
             .collect()
     }
 
-    /// Does a context wait for others of its gang, which wait or are on their way off a slot?
+    /// Does a context wait for other members of its gang, which wait or are leaving a slot?
     fn waits_for_gang(&self, ctx: ContextId) -> bool {
         let is_leaving = |mate| {
             let slot = self.stats(mate).slot;
@@ -70,7 +70,7 @@ impl World {
         gang.any(|mate| mate != ctx && (self.state(mate) == JobState::Queued || is_leaving(mate)))
     }
 
-    /// A slot that is claimed for a member of a gang waits for those of others.
+    /// Is a slot claimed for a member of a gang, and waits for the slots of other members?
     fn is_claimed(&self, slot: SlotId) -> bool {
         let Some(ctx) = self.machine.claimed_for(slot) else {
             return false;
@@ -96,14 +96,14 @@ impl World {
         }
     }
 
-    /// A gang was just told to be held: none of it waits for a slot.
+    /// Checks a gang for which a hold was just requested: no member waits for a slot.
     pub(super) fn check_held(&self, ctx: ContextId) {
         for mate in self.gang(ctx) {
             assert_ne!(self.state(mate), JobState::Queued);
         }
     }
 
-    /// A gang was just resumed: none of it is held that may use a slot.
+    /// Checks a gang that was just resumed: no member that may use a slot is held.
     pub(super) fn check_resumed(&self, ctx: ContextId) {
         for mate in self.gang(ctx) {
             let mask = self.machine.params(mate).unwrap().mask;
@@ -145,14 +145,14 @@ impl World {
             let job = (ctx, self.tenants[&ctx].job);
             assert!(self.card.can_resume(job), "{job:?} saved, but not complete");
         }
-        // Of a group at its cap some may not be throttled yet.
+        // Some contexts of a group at its cap may not be throttled yet.
         let capped = self.group_settings(self.tenants[&ctx].group).cap != 0;
         let settled = !self.frozen && !capped && !self.machine.is_sweeping();
         if stats.state == JobState::Queued && !stats.throttled && settled {
             for i in 0..self.plans.len() {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
-                    // A decision starts one job only; the next one comes at once.
+                    // A decision starts only one job; the next decision follows at once.
                     let left = self.timers[i].is_some_and(|at| at <= self.now);
                     if state == SlotState::Vacant
                         && !left
@@ -184,7 +184,7 @@ impl World {
             matches!(stats.state, JobState::Done | JobState::Failed(_))
         );
         assert_eq!(stats.job, tenant.job);
-        // What the card did to one on a slot the machine may not have noticed yet.
+        // The machine may not have noticed yet what happened to a job that is on a slot.
         if stats.state != JobState::Running && !self.gone {
             let replays = self.card.replays.get(&(ctx, tenant.job));
             assert_eq!(stats.replays, replays.copied().unwrap_or(0));
@@ -201,21 +201,22 @@ impl World {
         );
     }
 
-    /// Another slot is claimed for a context: a decision starts one job only, and the timer of that slot brings the next decision.
+    /// Is another slot claimed for a context? A decision starts only one job, and the timer of that
+    /// slot triggers the next decision.
     fn has_claim(&self, ctx: ContextId) -> bool {
         (0..self.plans.len()).any(|i| self.machine.claimed_for(sid(i)) == Some(ctx))
     }
 
-    /// Contexts of a group at its cap may still have to be throttled: for a moment a slot may idle for that, until the next decision,
-    /// which comes soon.
+    /// May contexts of a group at its cap still have to be throttled? If so, a slot may stay vacant
+    /// until the next decision, which follows soon.
     fn is_throttling(&self) -> bool {
         let capped = |tenant: &Tenant| self.group_settings(tenant.group).cap != 0;
         let soon = self.now + 50 * US;
         self.tenants.values().any(capped) && self.timers.iter().flatten().any(|&at| at <= soon)
     }
 
-    /// Slot `i` idles although a context with these parameters waits for it: it is kept, for a time, for one that
-    /// would preempt it at once.
+    /// Checks that slot `i`, which is vacant although a context with these parameters waits, is
+    /// kept for a context that would preempt the waiter at once, and for a limited time.
     fn check_kept(&self, i: usize, waits: &Params) {
         let holder = self.machine.reserved_for(sid(i));
         let holder = holder.unwrap_or_else(|| panic!("slot {i} idles while one waits"));
@@ -240,7 +241,7 @@ impl World {
             stats.state
         );
         assert!(stats.enabled && params.mask & sid(i).bit() != 0);
-        // The hint expires a save after its time, but not later than this, and timers are late.
+        // The hint expires one save after its time, but no later than this, and timers are late.
         let most = self.hints[&holder] + MS + 3 * self.timer_delay;
         assert!(self.now <= most, "slot {i} is kept for ever");
     }
@@ -267,20 +268,20 @@ impl World {
             add(&mut sums, counts, -1);
         }
         match self.may_drop() {
-            // What it ran until then is known by its record only.
+            // Only its record tells how long it ran until then.
             true => assert!(sums[1..].iter().all(|&sum| sum <= 0), "sums differ"),
             false => assert_eq!(sums, [0; 4], "sums differ"),
         }
         self.check_groups();
     }
 
-    /// A relay may have dropped a job that was closed: what it ran from then on is in no statistics
-    /// of a context.
+    /// May a relay have dropped a job whose context was closed? Its time on the slot since then is
+    /// in no context's statistics.
     fn may_drop(&self) -> bool {
         self.plans.iter().any(|plan| plan.relay) && !self.past.is_empty()
     }
 
-    /// What groups are said to have and to have done is what their contexts have done.
+    /// Checks that the statistics of groups agree with those of their contexts.
     fn check_groups(&self) {
         let now = ns(self.now);
         let mut sums: HashMap<GroupKey, (u32, u64)> = HashMap::new();
@@ -310,18 +311,18 @@ impl World {
             if self.has_moved || self.may_drop() {
                 continue;
             }
-            // What was forgotten begins again.
+            // The statistics of a group that was forgotten restart from zero.
             assert!(stats.run.as_ns() <= run, "{group:?}");
             assert!(stats.run.as_ns() == run || forgets, "{group:?}");
         }
     }
 
-    /// A group and those above it.
+    /// Returns a group and its ancestors.
     fn lineage(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
         successors(Some(group), |group| self.parents.get(group).copied())
     }
 
-    /// The slots that are reserved for others than `group` and those above it.
+    /// Returns the slots that are reserved for groups other than `group` and its ancestors.
     fn foreign(&self, group: GroupKey) -> u8 {
         let taken = |(i, owner): (usize, &Option<GroupKey>)| match owner {
             Some(owner) if self.lineage(group).all(|own| own != *owner) => sid(i).bit(),
@@ -338,8 +339,8 @@ fn add(sums: &mut [i64; 4], counts: [u64; 4], sign: i64) {
 }
 
 impl World {
-    /// The register actions on slot `i` since entry `from` of the log, without timers and wakes.
-    /// What only reports show is left out.
+    /// Returns the register actions since entry `from` of the log, without timers and wakes, and
+    /// without the fields that only reports show.
     pub fn actions(&self, from: usize) -> Vec<Action> {
         let register = |action: &Action| {
             !matches!(
@@ -369,7 +370,7 @@ impl World {
     }
 }
 
-/// An action without what only reports show.
+/// Returns an action without the fields that only reports show.
 fn plain(action: Action) -> Action {
     match action {
         Action::Start {
@@ -403,7 +404,7 @@ fn plain(action: Action) -> Action {
     }
 }
 
-/// START of a job that is not boosted, as in [`World::actions`].
+/// Returns the START of a job that is not boosted, as in [`World::actions`].
 pub fn start(slot: SlotId, ctx: ContextId, resume: bool) -> Action {
     Action::Start {
         slot,
@@ -414,7 +415,7 @@ pub fn start(slot: SlotId, ctx: ContextId, resume: bool) -> Action {
     }
 }
 
-/// PAUSE that is not at a boundary, as in [`World::actions`].
+/// Returns a PAUSE that is not at a boundary, as in [`World::actions`].
 pub fn pause(slot: SlotId, ctx: ContextId, cause: PauseCause) -> Action {
     Action::Pause {
         slot,
@@ -425,7 +426,7 @@ pub fn pause(slot: SlotId, ctx: ContextId, cause: PauseCause) -> Action {
     }
 }
 
-/// The end of a run that was not aborted, as in [`World::actions`].
+/// Returns the end of a run that was not aborted, as in [`World::actions`].
 pub fn ended(slot: SlotId, ctx: ContextId) -> Action {
     let run = RunEnd {
         reason: EndReason::Finished,
@@ -436,12 +437,12 @@ pub fn ended(slot: SlotId, ctx: ContextId) -> Action {
     Action::Ended { slot, ctx, run }
 }
 
-/// What is measured of a world, and what it must agree with: what the scheduler counts itself.
+/// The measurements of a world, which must agree with the scheduler's own counters.
 pub struct Measured {
     pub slots: [SlotHistograms; MAX_SLOTS],
     pub contexts: HashMap<ContextId, ContextMeter>,
     plans: Vec<SlotPlan>,
-    /// Runs have ended that nothing was said of.
+    /// Runs have ended that the machine did not report.
     cut: bool,
 }
 
@@ -455,7 +456,7 @@ impl Measured {
         }
     }
 
-    /// After the scheduler was called.
+    /// Takes measurements from the actions of a call of the scheduler.
     pub fn follow(&mut self, machine: &Scheduler, now: Time, actions: &[Action]) {
         for action in actions {
             match action {
@@ -480,7 +481,7 @@ impl Measured {
         self.contexts.entry(ctx).or_insert(ContextMeter::NEW)
     }
 
-    /// Runs end, of which the machine says nothing.
+    /// Notes that runs end which the machine does not report.
     pub fn cut_off(&mut self) {
         self.cut = true;
     }
@@ -530,12 +531,12 @@ impl Measured {
         if machine.slot_of(ctx).is_some() {
             assert_eq!(measured.wait.sum, stats.wait.as_ns());
         }
-        // Each job, and each doorbell for an empty queue.
+        // An arrival is a job, or a doorbell for an empty queue.
         assert!(measured.arrival.count <= stats.slices);
         if lost {
             return;
         }
-        // While one is on a slot its last run may have ended or not.
+        // The last run of a context on a slot may have ended or not.
         let running = u64::from(stats.state == JobState::Running);
         assert!(measured.run.count + running >= stats.slices && measured.run.count <= stats.slices);
         if measured.run.count == stats.slices {
@@ -554,18 +555,18 @@ fn histograms(slot: &SlotHistograms) -> [&Histogram; 5] {
     ]
 }
 
-/// What a context has run, in ns.
+/// Returns how long a context has run, in ns.
 pub fn ran(world: &World, ctx: ContextId) -> f64 {
     world.stats(ctx).run.as_ns() as f64
 }
 
-/// The part of each in what all have.
+/// Returns the share of each value in the sum.
 pub fn shares(had: &[f64]) -> Vec<f64> {
     let all: f64 = had.iter().sum();
     had.iter().map(|had| had / all).collect()
 }
 
-/// The share of each differs by less than `most` from what its weight is due.
+/// Checks that each share differs by less than `most` from the share that its weight gives.
 pub fn check_shares(had: &[f64], weights: &[u16], most: f64) -> Result<(), TestCaseError> {
     let due: Vec<f64> = weights.iter().map(|&weight| weight.into()).collect();
     for (share, due) in shares(had).into_iter().zip(shares(&due)) {
