@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Cooperative contexts: their jobs stop at a boundary, and the time until then is their own.
+//! Cooperative contexts: their jobs stop at a boundary, and are charged for the time until then.
 
 use crate::model::check::{check_shares, ran, shares};
 use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
@@ -38,7 +38,7 @@ fn slot(world: &World) -> SlotStats {
     world.machine.slot_stats(sid(0), ns(world.now)).unwrap()
 }
 
-/// The job of `ctx` runs; then work that cannot wait comes, `after` later.
+/// Starts a job with these parameters, and urgent work `after` ns later.
 fn interrupted(world: &mut World, params: Params, after: u64) -> [ContextId; 2] {
     let (job, urgent) = (
         world.open(0, params).unwrap(),
@@ -67,7 +67,7 @@ fn a_cooperative_job_stops_at_its_next_boundary() {
     world.run_for(10 * US + SAVE);
     assert_eq!(world.state(urgent), JobState::Running);
     assert!(pauses(&world).iter().all(|&boundary| boundary));
-    // It worked on until the boundary, and the rest is a save.
+    // The job worked until the boundary, and the rest is the save.
     assert_eq!(world.stats(job).run, Duration::from_ns(MS + SAVE));
 }
 
@@ -97,7 +97,8 @@ fn an_engine_that_stops_at_boundaries_only_makes_all_cooperative() {
     assert!(pauses(&world).iter().all(|&boundary| boundary));
 }
 
-/// Until the boundary it is the job's own work; the save itself cannot be told apart, and is its own, too.
+/// The time until the boundary is the job's own work. The save cannot be told apart from it, and is
+/// charged to the job, too.
 #[test]
 fn the_time_until_the_boundary_is_charged_to_the_job() {
     let share = |params: Params| {
@@ -106,7 +107,7 @@ fn the_time_until_the_boundary_is_charged_to_the_job() {
         let urgent = world.open(0, URGENT).unwrap();
         world.start(a, ENDLESS).unwrap();
         world.start(b, ENDLESS).unwrap();
-        // Work that cannot wait always meets `a`.
+        // Urgent work always arrives while `a` runs.
         for _ in 0..2_000 {
             while world.state(a) != JobState::Running {
                 world.run_for(20 * US);
@@ -130,7 +131,7 @@ fn the_time_until_the_boundary_is_no_save() {
     world.run_for(5 * MS);
     let stats = slot(&world);
     assert_eq!((stats.saves, stats.save_max), (1, Duration::ZERO));
-    // The restore is known by now, and stands for the save.
+    // The restore time is known by now, and serves as the estimate for the save.
     world.run_for(10 * MS);
     interrupted(&mut world, Params::DEFAULT, 100 * US);
     world.run_for(50 * MS);
@@ -159,7 +160,7 @@ fn the_preempt_timeout_bounds_the_way_to_the_boundary() {
     assert!(pauses(&world).iter().all(|&boundary| boundary));
 }
 
-/// The boundary is far away when the owner changes its mind.
+/// The boundary is still far away when the owner makes the context non-cooperative.
 #[test]
 fn who_is_not_cooperative_any_more_is_stopped_at_once() {
     let mut world = world(PreemptGranularity::AnywhereOrBoundary);
@@ -175,7 +176,7 @@ fn who_is_not_cooperative_any_more_is_stopped_at_once() {
     assert!(pauses(&world)[0]);
 }
 
-/// The spans of what was told of jobs that let one that goes first wait for too long.
+/// Returns the reported overruns: how long jobs made urgent work wait beyond the boundary wait.
 fn overruns(world: &World) -> Vec<Duration> {
     let span = |(_, action): &(u64, Action)| match action {
         Action::Overrun { span, .. } => Some(*span),
@@ -198,13 +199,13 @@ fn work_that_goes_first_does_not_wait_for_a_far_boundary() {
     assert_eq!(told.last(), Some(&false));
     assert!(told[..told.len() - 1].iter().all(|&boundary| boundary));
     assert_eq!(overruns(&world), [Duration::ZERO]);
-    // From the plain PAUSE on it is a save.
+    // From the plain PAUSE on, time counts as the save.
     let stats = slot(&world);
     assert_eq!(stats.overruns, 1);
     assert_eq!(stats.save_max, Duration::from_ns(SAVE));
 }
 
-/// It is on its way to a boundary because its slice is over; then work comes that goes first.
+/// The job is on its way to a boundary because its slice is over when urgent work arrives.
 #[test]
 fn the_bound_begins_when_work_that_goes_first_comes() {
     let mut world = world(PreemptGranularity::AnywhereOrBoundary);
@@ -262,7 +263,8 @@ fn a_higher_priority_does_not_wait_for_a_far_boundary() {
     assert_eq!(world.state(first), JobState::Running);
 }
 
-/// Such an engine cannot be stopped before: what is over the bound is the job's own time, and counted.
+/// Such an engine cannot be stopped earlier: time beyond the bound is charged to the job, and
+/// counted.
 #[test]
 fn beyond_the_bound_an_engine_that_stops_at_boundaries_only_is_charged_and_counted() {
     let mut world = world(PreemptGranularity::BoundaryOnly);
@@ -311,7 +313,8 @@ fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Whatever blocks, bound and policy are: work that goes first waits for the bound and the save, and for nothing else.
+    /// Whatever the blocks, the bound and the policy are, urgent work waits at most for the bound
+    /// and the save.
     #[test]
     fn nobody_waits_for_a_boundary_beyond_the_bound(
         block in 10..100_000u64,
@@ -339,7 +342,8 @@ proptest! {
                 world.run_for(10 * US);
             }
             let waited = world.stats(urgent).wait.as_ns() - before.as_ns();
-            // One that was just resumed does not hear before its restore is over; a PAUSE that was lost in it is written again.
+            // An engine drops a PAUSE during a restore; the PAUSE is written again after the
+            // restore.
             let most = wait * US + 2 * SAVE + 100 * US;
             prop_assert!(waited <= most, "{waited} ns, at most {most}");
             while world.state(urgent).is_live() {
@@ -349,7 +353,8 @@ proptest! {
         prop_assert!(overruns(&world).iter().all(|&span| span == Duration::ZERO));
     }
 
-    /// Time until a boundary is time on the slot, so shares are as they should be with blocks of any length.
+    /// The time until a boundary is time on the slot, so shares are right with blocks of any
+    /// length.
     #[test]
     fn shares_do_not_depend_on_blocks(
         blocks in 10..3_000u64,

@@ -2,9 +2,10 @@
 
 //! Programs of several jobs that wait for each other, as gangs, beside other work.
 //!
-//! A job spins on its slot until the job that it waits for has come far enough, and gets nothing done
-//! meanwhile. So if jobs that depend on each other were never on slots together, a program would never
-//! end. `FERMATA_PROGRAMS` says how many random programs are run, and `FERMATA_PROGRAM` which one alone.
+//! A job spins on its slot until the job that it waits for has progressed far enough, and does no
+//! work meanwhile. So a program would never end if jobs that depend on each other were never on
+//! slots together. `FERMATA_PROGRAMS` sets the number of random programs; `FERMATA_PROGRAM` selects
+//! one.
 
 use crate::model::{CRITICAL, MS, US};
 use fermata_sched_host::sched::{
@@ -13,13 +14,13 @@ use fermata_sched_host::sched::{
 };
 use fermata_sched_host::{card, storage};
 
-/// What a save takes, and a restore.
+/// Duration of a save, and of a restore.
 const SWITCH: u64 = 40 * US;
-/// What an interrupt, a timer or a decision takes.
+/// Delay of an interrupt, a timer or a decision.
 const LATENCY: u64 = US;
-/// Decisions that may do nothing in succession: as many as there are slots, and more.
+/// Limit of successive decisions that do nothing: more than there are slots.
 const IDLE_MAX: u32 = 32;
-/// Nothing waits for longer than this.
+/// Upper limit of every wait.
 const END: u64 = 20_000 * MS;
 
 /// Random numbers (xorshift64*), the same for the same seed.
@@ -42,7 +43,7 @@ impl Random {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Work(u64),
-    /// Spin until a job has done so many steps.
+    /// Spin until a job has done a number of steps.
     WaitFor(usize, usize),
 }
 
@@ -50,7 +51,7 @@ enum Step {
 struct Job {
     steps: Vec<Step>,
     done: usize,
-    /// What was done of the step that it is at.
+    /// Progress in the current step.
     worked: u64,
 }
 
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// A timer fires again and again only if that brings something about.
+    /// Checks that a timer does not fire again and again without effect.
     fn note_idle(&mut self, actions: &[Action]) {
         let does_nothing = |action: &Action| match *action {
             Action::Arm { at, .. } => at <= self.time(),
@@ -225,14 +226,14 @@ impl World {
         assert!(self.idle < IDLE_MAX, "a timer fires without end");
     }
 
-    /// Who waits together is started together.
+    /// Notes a START, for the check that members which wait together are started together.
     fn note_start(&mut self, n: usize) {
         // The boost starts a member that starves alone.
         if self.scheduler.boost() != Scheduler::BOOST_DEFAULT {
             return;
         }
         if let Some(since) = self.waits_since_start[n].take() {
-            // Who has come since joins them later.
+            // Members that have arrived since then join later.
             self.skew = self.skew.max(self.now - since);
             return;
         }
@@ -274,7 +275,7 @@ impl World {
         slots.any(|slot| slot.on == Some(n) && slot.engine == Engine::Working)
     }
 
-    /// Passes waits that are over.
+    /// Completes waits whose condition holds.
     fn pass_waits(&mut self) {
         loop {
             let mut changed = false;
@@ -295,7 +296,7 @@ impl World {
         }
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     fn next(&self) -> u64 {
         let mut next = u64::MAX;
         for slot in &self.slots {
@@ -366,14 +367,14 @@ impl World {
     }
 }
 
-/// Jobs of a gang that wait for each other, but never in a circle.
+/// Returns jobs of a gang that wait for each other, without cycles.
 fn program(random: &mut Random, first: usize, members: usize) -> Vec<Job> {
     let mut jobs = vec![Job::default(); members];
     for _ in 0..random.below(12) + 1 {
         let n = random.below(members as u64) as usize;
         let other = random.below(members as u64) as usize;
         if other != n && !random.one_in(3) {
-            // What the other one has planned until now does not wait for this.
+            // The existing steps of the other job do not depend on this new step.
             let steps = jobs[other].steps.len();
             jobs[n].steps.push(Step::WaitFor(first + other, steps));
         }
@@ -390,7 +391,7 @@ const POLICIES: [PolicyKind; 4] = [
     PolicyKind::Deadline,
 ];
 
-/// A job that waits for no other one.
+/// Returns a job that waits for no other job.
 fn plain(random: &mut Random, most: u64) -> Job {
     let steps = vec![Step::Work((random.below(most) + 1) * 100 * US)];
     Job {
@@ -399,7 +400,8 @@ fn plain(random: &mut Random, most: u64) -> Job {
     }
 }
 
-/// One to three gangs, up to two other contexts, and, as the last one, a latency-critical context.
+/// Returns one to three gangs, up to two other contexts, and, as the last one, a latency-critical
+/// context.
 fn random_world(random: &mut Random) -> World {
     let slots = [2, 2, 3, 4, 8][random.below(5) as usize];
     let policy = POLICIES[random.below(4) as usize];

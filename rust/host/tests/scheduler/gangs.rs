@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     MAX_SLOTS,
 };
 
-/// Two slots of two engines, and a gang of a context on each.
+/// Two slots of two engines, and a gang with one context for each.
 fn gang_on(plan: SlotPlan) -> (World, [ContextId; 2]) {
     let other = SlotPlan { class: 1, ..plan };
     let mut world = World::new(&[plan, other], 8);
@@ -44,7 +44,7 @@ fn what_is_asked_of_one_is_done_to_all() {
             world.run_for(5 * MS);
             assert_eq!(states(&world, gang), [JobState::Held; 2]);
             world.event(Event::Resume { ctx: another }).unwrap();
-            // One at once, the other by the next decision.
+            // One member starts at once, the other at the next decision.
             world.run_for(1);
             assert_eq!(states(&world, gang), [JobState::Running; 2]);
         }
@@ -86,7 +86,7 @@ fn a_hold_that_has_not_come_about_is_taken_back_from_all() {
     assert_eq!(states(&world, gang), [JobState::Done; 2]);
 }
 
-/// While the other member is still to start, the first one has no end of its slice.
+/// Until the other member is started, the slice of the first one does not end.
 #[test]
 fn members_that_start_one_after_another_end_their_slices() {
     let (mut world, gang) = gang_on(FERMATA);
@@ -105,9 +105,9 @@ fn members_that_start_one_after_another_end_their_slices() {
     assert!(world.stats(other).slices > 5);
 }
 
-/// A gang claims two slots, and a member of another gang, which starves, is on one of them. On the
-/// third slot is a job of `work`, with a slice of `slice` ms, and another context waits for the slot.
-/// Returns both at 460 ms.
+/// A gang claims two slots, and a member of another gang, which starves, is on one of them. A job
+/// of `work` with a slice of `slice` ms is on the third slot, and another context waits for this
+/// slot. Returns the job's context and the waiter at 460 ms.
 fn claim_beside_a_gang_that_starves(
     policy: PolicyKind,
     work: u64,
@@ -155,16 +155,16 @@ fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
 }
 
-/// By its priority the job on the third slot makes way for nobody, so that the starvation boost
-/// decides. The gang, which waits longest, goes later all the same. Formerly, the timer fired without end.
+/// Because of its priority no waiter preempts the job on the third slot, so only the starvation
+/// boost can. The gang, which waits longest, is passed over. Formerly, the timer fired without end.
 #[test]
 fn the_boost_sees_past_a_gang_that_makes_way() {
     let (world, [_, next]) = claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS, 450);
     assert_eq!(world.stats(next).slices, 1);
 }
 
-/// The first member of a gang waits alone, because the other one has no job, for a slot that another
-/// gang claims. Whoever goes behind that member has no use of the slot: it would be preempted at once.
+/// The other member of a gang has no job, so its first member waits alone, for a slot that another
+/// gang claims. A context of lower priority gets no use of the slot: it would be preempted at once.
 #[test]
 fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
     let mut world = World::new(&[FERMATA; 2], 16);
@@ -197,7 +197,7 @@ fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
     assert_eq!(world.stats(last).slices, 0);
 }
 
-/// The claims of those who are just being started are kept.
+/// The claims of members that are just being started are kept.
 #[test]
 fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
     let mut world = World::new(&[FERMATA; 4], 16);
@@ -232,7 +232,7 @@ fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
     assert_eq!(world.state(last), JobState::Running);
 }
 
-/// The other member waits in another class, and for nobody any more.
+/// The other member waits in another class, and need not wait for the closed member any more.
 #[test]
 fn closing_a_throttled_member_lets_the_other_one_run() {
     let (mut world, gang) = gang_on(FERMATA);
@@ -253,7 +253,7 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
     assert_eq!(world.state(gang[1]), JobState::Running);
 }
 
-/// The member beside it in the ring has no job.
+/// The neighbour of the throttled member in the ring has no job.
 #[test]
 fn a_throttled_member_that_leaves_lets_all_others_run() {
     let mut world = World::new(&[FERMATA; 3], 8);
@@ -277,8 +277,7 @@ fn a_throttled_member_that_leaves_lets_all_others_run() {
     assert_eq!(world.state(stays), JobState::Running);
 }
 
-/// Slots of two classes that switch by themselves: the order for the second one is posted in the same
-/// decision.
+/// Slots of two classes, with relays: the order for the second slot is posted in the same decision.
 #[test]
 fn members_of_several_classes_are_told_to_stop_at_once() {
     let (mut world, gang) = gang_on(RELAY);
@@ -314,7 +313,7 @@ fn whoever_has_no_job_takes_no_part() {
     world.run_for(5 * MS);
     world.start(b, ENDLESS).unwrap();
     assert_eq!(states(&world, gang), [JobState::Held, JobState::Running]);
-    // One that runs can resume the others, too.
+    // A RESUME of a running member resumes the others, too.
     world.event(Event::Resume { ctx: b }).unwrap();
     assert_eq!(states(&world, gang), [JobState::Running; 2]);
 }
@@ -357,7 +356,7 @@ fn a_gang_is_of_one_group() {
     assert_eq!(world.set_gang(first, Some(first)), Err(Refusal::Range));
     assert_eq!(world.set_gang(first, Some(foreign)), Err(Refusal::Range));
     world.set_gang(first, Some(other)).unwrap();
-    // Who is in it may say so again.
+    // A member may join the same gang again.
     world.set_gang(first, Some(other)).unwrap();
     world.set_gang(other, Some(first)).unwrap();
     assert_eq!(world.machine.gang_size(first), Ok(2));
@@ -388,7 +387,7 @@ fn a_gang_has_no_more_members_than_there_are_slots_for() {
     }
 }
 
-/// A context for each mask.
+/// Opens a context for each mask.
 fn masked<const N: usize>(world: &mut World, masks: [u8; N]) -> [ContextId; N] {
     masks.map(|mask| {
         let params = Params {
@@ -418,12 +417,12 @@ fn members_leave_slots_to_those_who_may_use_no_others() {
     for ctx in gang {
         world.start(ctx, ENDLESS).unwrap();
     }
-    // Those who came first make way at the end of a slice, and all come back together.
+    // The members that came first are preempted at the end of a slice, and all return together.
     world.run_for(10 * MS);
     assert_eq!(states(&world, gang), [JobState::Running; 3]);
 }
 
-/// Lets the members of a gang of two wait at the same moment, for two slots of which one is vacant.
+/// Advances time until both members of a gang wait for two slots, of which one is vacant.
 fn let_wait(world: &mut World, [a, b]: [ContextId; 2]) {
     for ctx in [a, b] {
         world.start(ctx, ENDLESS).unwrap();
@@ -435,8 +434,8 @@ fn let_wait(world: &mut World, [a, b]: [ContextId; 2]) {
     assert_eq!(states(world, [a, b]), [JobState::Queued; 2]);
 }
 
-/// One member goes before the rivals, and the other one after them: the policy is changed when the
-/// first one was started, and the other one is to be.
+/// One member runs before the rivals, and the other one after them. The policy changes after the
+/// START of the first member and before that of the other.
 #[test]
 fn a_gang_is_started_together_while_the_policy_changes() {
     let mut world = World::new(&[FERMATA; 2], 8);
@@ -499,7 +498,7 @@ fn another_context_has_the_slot_that_a_gang_waits_with() {
     let_wait(&mut world, gang);
     world.start(waits, ENDLESS).unwrap();
     assert_eq!(states(&world, [other, waits]), [JobState::Running; 2]);
-    // The gang does not wait for longer by that: the others have half a slice.
+    // This does not make the gang wait longer: the others have half a slice.
     world.run_until(55 * MS);
     assert_eq!(states(&world, gang), [JobState::Running; 2]);
 }
@@ -527,7 +526,7 @@ fn a_gang_that_is_resumed_has_its_turn_beside_others() {
     for (first, second) in [(280, 2), (280, 1), (50, 0), (3, 3), (1, 40)] {
         let plans = [0, 1, 2, 3].map(|class| SlotPlan { class, ..FERMATA });
         let mut world = World::new(&plans, 8);
-        // Slices are longer than asked for.
+        // Slices are longer than requested.
         for slot in &mut world.card.slots {
             slot.save = 8 * MS;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Groups of contexts, between which time is shared first.
+//! Groups of contexts: time is shared between groups first.
 
 use std::collections::HashSet;
 
@@ -59,7 +59,7 @@ fn a_group_counts_what_its_contexts_do() {
     assert_eq!(stats(&world, A), expected);
     assert_eq!(stats(&world, B).run, run(foreign));
     assert_eq!(world.machine.group_of(quick), Ok(A));
-    // What was done before the urgency changed stays counted.
+    // Statistics from before the change of the urgency are kept.
     world.set_params(quick, Params::DEFAULT).unwrap();
     assert_eq!(stats(&world, A), expected);
     for ctx in [plain, other, quick] {
@@ -75,7 +75,7 @@ fn a_group_counts_what_its_contexts_do() {
     assert_eq!(stats(&world, A).run, sum);
 }
 
-/// A card with room for so many contexts, and so many groups.
+/// Returns a scheduler with room for this many contexts and groups.
 fn machine(contexts: usize, groups: usize) -> Scheduler {
     Scheduler::new(&card(1), storage(contexts, groups))
 }
@@ -91,7 +91,7 @@ fn add(machine: &mut Scheduler, group: u64) -> Result<ContextId, Refusal> {
 #[test]
 fn every_group_is_found_again() {
     const CONTEXTS: usize = 300;
-    // Keys in a row, and keys that differ in high bits only.
+    // Consecutive keys, and keys that differ only in high bits.
     for shift in [0, 8, 32, 50] {
         let mut machine = machine(CONTEXTS, CONTEXTS);
         let key = |i: usize| (i as u64) << shift;
@@ -107,7 +107,7 @@ fn every_group_is_found_again() {
             assert_eq!(machine.group_of(ctx), Ok(GroupKey(key(i))));
             assert_eq!(machine.group_stats(GroupKey(key(i)), ns(1)).contexts, 1);
         }
-        // Half of them go, and others come in their place, for which they are forgotten.
+        // Half of the contexts are closed, and new groups replace theirs.
         for &ctx in all.iter().step_by(2) {
             close(&mut machine, ctx);
         }
@@ -143,7 +143,7 @@ fn contended() -> (World, [ContextId; 3]) {
     (world, all)
 }
 
-/// Who was started on each slot since entry `from` of the log.
+/// Returns the contexts that were started on each slot since entry `from` of the log.
 fn started(world: &World, from: usize) -> [HashSet<ContextId>; 2] {
     let mut on = [HashSet::new(), HashSet::new()];
     for (_, action) in &world.log[from..] {
@@ -162,7 +162,7 @@ fn a_reserved_slot_serves_its_group_only() {
     world.run_for(10 * MS);
     let from = world.log.len();
     world.run_for(100 * MS);
-    // The group uses what is not reserved, too.
+    // The group also uses the slot that is not reserved.
     let on = started(&world, from);
     assert_eq!(on[0], HashSet::from([a, b]));
     assert!(on[1].contains(&other));
@@ -189,7 +189,7 @@ fn a_job_of_another_group_leaves_at_once() {
         Some(SlotState::Pausing(b))
     );
     world.run_for(50 * MS);
-    // It stands empty for them.
+    // The slot stays vacant for the group.
     assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
     assert_eq!(world.state(b), JobState::Queued);
     world.start(a, MS).unwrap();
@@ -224,7 +224,7 @@ fn reservations_that_are_refused() {
     assert_eq!(world.set_exclusive(0b11, Some(B)), Err(Refusal::Busy));
     world.set_exclusive(0b10, Some(B)).unwrap();
     world.set_exclusive(0b10, Some(B)).unwrap();
-    // What comes later is bound, too; it is no error.
+    // A context that is opened later is restricted, too, which is no error.
     let late = join(&mut world, GroupKey(9));
     world.start(late, MS).unwrap();
     assert!(world.stats(late).no_slot);
@@ -244,7 +244,7 @@ fn open(world: &mut World, group: GroupKey, weight: u16) -> ContextId {
     world.open_in(group, 0, params).unwrap()
 }
 
-/// So many contexts of a group that always want a slot.
+/// Opens contexts of a group that always want a slot.
 fn busy(world: &mut World, group: GroupKey, count: usize) -> Vec<ContextId> {
     (0..count)
         .map(|_| {
@@ -260,7 +260,7 @@ fn ran(world: &World, group: GroupKey) -> f64 {
     stats.run.as_ns() as f64
 }
 
-/// The part of A in what A and B had since each had `before`.
+/// Returns A's share of the time that A and B had since `before`.
 fn part(world: &World, before: (f64, f64)) -> f64 {
     shares(&[ran(world, A) - before.0, ran(world, B) - before.1])[0]
 }
@@ -284,7 +284,7 @@ fn run_slices(world: &mut World, n: u64) {
     }
 }
 
-/// What groups 0 and up have run, one for each weight.
+/// Returns how long each group has run: groups 0 and up, one for each weight.
 fn all_ran(world: &World, weights: &[u16]) -> Vec<f64> {
     let keys = (0..).map(GroupKey).take(weights.len());
     keys.map(|key| ran(world, key)).collect()
@@ -313,7 +313,7 @@ proptest! {
         check_shares(&all_ran(&world, &weights), &weights, 0.01)?;
     }
 
-    /// Several slots, each group with contexts enough for all of them.
+    /// Several slots; each group has enough contexts for all of them.
     #[test]
     fn on_several_slots_too(
         groups in prop::collection::vec((20..=200u16, 0..4usize), 2..5),
@@ -379,7 +379,7 @@ fn one_has_as_much_as_fifty() {
     run_slices(&mut world, 1_000);
     let part = part(&world, (0.0, 0.0));
     assert!((part - 0.5).abs() < 0.005, "{part}");
-    // It does not wait for all of them to have had a slice.
+    // The context does not wait until all contexts of the other group have had a slice.
     let longest = world.tenants[&one].longest_wait;
     assert!(longest < 5 * MS, "{longest}");
     let each: Vec<u64> = fifty.iter().map(|&ctx| world.stats(ctx).slices).collect();
@@ -444,7 +444,7 @@ fn a_weight_is_that_of_the_group_everywhere() {
     assert_eq!(world.machine.group_stats(B, ns(1)).weight, 100);
 }
 
-/// What a group is owed is used up by all of its contexts that run.
+/// All running contexts of a group use up the group's lag together.
 #[test]
 fn the_contexts_of_a_group_use_up_together_what_it_is_owed() {
     let mut world = world(2, PolicyKind::Fair);
@@ -452,12 +452,12 @@ fn the_contexts_of_a_group_use_up_together_what_it_is_owed() {
     let b = busy(&mut world, B, 1)[0];
     weigh(&mut world, A, 1_000).unwrap();
     world.run_for(1_000 * MS);
-    // A slice of B's, 2 ms, is worth 20 ms of A's: 2 ms meanwhile on the one slot, and 9 ms on both.
+    // A slice of B, 2 ms, is worth 20 ms of A: 2 ms meanwhile on one slot, and 9 ms on both.
     let longest = world.tenants[&b].longest_wait;
     assert!(longest < 10 * MS, "{longest}");
 }
 
-/// The longest sleep gives a group no more than it gives one context: one slice.
+/// Even the longest sleep gives a group no more credit than one context gets: one slice.
 #[test]
 fn a_group_that_slept_has_a_slice_of_credit() {
     let mut world = world(1, PolicyKind::Fair);
@@ -537,7 +537,7 @@ fn round_robin_goes_by_contexts() {
     run_slices(&mut world, 400);
     let found = part(&world, (0.0, 0.0));
     assert!((found - 0.75).abs() < 0.02, "{found}");
-    // From now on by groups, and what was before counts no more.
+    // From now on time is shared by groups, and earlier time does not count.
     world.set_policy(PolicyKind::Fair).unwrap();
     let before = (ran(&world, A), ran(&world, B));
     run_slices(&mut world, 1_000);
@@ -551,7 +551,7 @@ fn who_yields_to_another_group_lets_it_go_first() {
     let a = busy(&mut world, A, 1)[0];
     world.run_for(MS);
     let b = busy(&mut world, B, 1)[0];
-    // Its group is owed much.
+    // Its group has a large lag.
     weigh(&mut world, A, 10_000).unwrap();
     world.run_for(40 * MS);
     for _ in 0..10_000 {
@@ -572,11 +572,11 @@ fn who_yields_to_another_group_lets_it_go_first() {
     assert_eq!(world.starts()[from], b);
 }
 
-/// A group is not kept waiting because another context of the group that runs is owed little.
+/// A group does not wait longer because another context of the running group has a small lag.
 #[test]
 fn a_context_of_the_running_group_does_not_hide_other_groups() {
     let mut world = world(1, PolicyKind::Fair);
-    // Behind its fellows by a credit that takes it long to use up.
+    // The heavy context is behind its siblings by a credit that takes long to use up.
     let heavy = open(&mut world, A, 10_000);
     let light = open(&mut world, A, 1);
     world.start(light, ENDLESS).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hints: a slot is vacant when the work comes that was announced, and who announces what does not come pays for it.
+//! Hints: a slot is vacant when announced work arrives, and a context whose announced work does not
+//! arrive is charged for it.
 
 use crate::model::check::start;
 use crate::model::{cases, ns, sid, World, CRITICAL, ENDLESS, FERMATA, MS, US};
@@ -9,7 +10,7 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
-/// A second of the clock has passed already.
+/// The clock starts at one second.
 const BEGIN: u64 = 1_000 * MS;
 
 fn world(slots: usize, policy: PolicyKind) -> World {
@@ -25,7 +26,7 @@ fn priority(priority: u8) -> Params {
     }
 }
 
-/// `ctx` will need a slot in `span`.
+/// Hints that `ctx` will need a slot in `span` ns.
 fn hint(world: &mut World, ctx: ContextId, span: u64) -> Result<(), Refusal> {
     let at = ns(world.now + span);
     world.event(Event::Hint { ctx, at })
@@ -36,7 +37,7 @@ fn cancel(world: &mut World, ctx: ContextId) -> Result<(), Refusal> {
     world.event(Event::Hint { ctx, at })
 }
 
-/// given, used, wasted, ignored
+/// Returns how many hints were given, used, wasted and ignored.
 fn counts(world: &World, ctx: ContextId) -> [u64; 4] {
     let stats = world.stats(ctx);
     [
@@ -47,7 +48,8 @@ fn counts(world: &World, ctx: ContextId) -> [u64; 4] {
     ]
 }
 
-/// A best-effort job without end on each slot, and a latency-critical context without a job. Saves were measured.
+/// A best-effort job without end on each slot, and a latency-critical context without a job, after
+/// saves were measured.
 fn busy(slots: usize) -> (World, Vec<ContextId>, ContextId) {
     let mut world = world(slots, PolicyKind::Fair);
     let lc = world.open(0, CRITICAL).unwrap();
@@ -84,7 +86,7 @@ fn the_slot_is_vacant_when_the_work_comes() {
     world.run_for(1);
     let from = world.log.len();
     world.start(lc, MS).unwrap();
-    // No save is waited for.
+    // The job does not wait for a save.
     let slot = sid(0);
     assert_eq!(
         world.actions(from),
@@ -102,7 +104,8 @@ fn a_slot_is_kept_until_the_hint_expires() {
     let (mut world, be, lc) = busy(1);
     let ran = world.stats(be[0]).run;
     hint(&mut world, lc, MS).unwrap();
-    // Saves take 50 us here: so long before the hint the PAUSE, and so long after it the end, and a margin.
+    // Saves take 50 us here: PAUSE is due this long before the time of the hint, and the hint
+    // expires this long after it, with a margin.
     world.run_for(MS + 49 * US);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.run_for(2 * US);
@@ -128,7 +131,7 @@ fn what_a_hint_says_is_checked() {
     assert_eq!(at(&mut world, lc, now + 5 * MS), Err(Refusal::Rate));
     world.run_for(100 * US - 1);
     assert_eq!(at(&mut world, lc, now + 5 * MS), Err(Refusal::Rate));
-    // To take one back is no flood, and does not begin anew.
+    // Taking back a hint is not limited, and does not reset the rate limit.
     assert_eq!(cancel(&mut world, lc), Ok(()));
     assert_eq!(at(&mut world, lc, now + 5 * MS), Err(Refusal::Rate));
     world.run_for(1);
@@ -152,7 +155,7 @@ fn the_last_hint_counts() {
     assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(MS);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
-    // Taken back while the slot stands vacant for it: that is as wrong as not to come.
+    // A hint that is taken back while the slot is vacant for it counts as wasted.
     cancel(&mut world, lc).unwrap();
     assert_eq!(world.stats(lc).hint, None);
     world.run_for(60 * US);
@@ -166,7 +169,7 @@ fn the_last_hint_counts() {
 
 #[test]
 fn hints_take_nothing_from_equals_or_betters() {
-    // (policy, who runs, who hints, is a slot made)
+    // (policy, running context, hinting context, is the slot vacated)
     let reserved = Params {
         budget: Duration::from_ms(10),
         deadline: Duration::from_ms(50),
@@ -193,7 +196,7 @@ fn hints_take_nothing_from_equals_or_betters() {
         let hints = world.open(0, hints).unwrap();
         world.start(runs, 5 * MS).unwrap();
         hint(&mut world, hints, 2 * MS).unwrap();
-        // No save was measured: the one for this begins with no more than the margin ahead.
+        // No save was measured yet: the save for the hint begins only the margin ahead.
         world.run_for(2 * MS + 40 * US);
         assert_eq!(
             world.machine.reserved_for(sid(0)).is_some(),
@@ -234,7 +237,7 @@ fn a_stronger_one_takes_the_slot_that_is_kept() {
     assert_eq!(world.machine.reserved_for(sid(0)), None);
     world.run_for(MS);
     assert_eq!(world.state(be[0]), JobState::Queued);
-    // It might have come while the other ran.
+    // The hint expired while the other context ran, and counts as wasted.
     assert_eq!(counts(&world, lc), [1, 0, 1, 0]);
 }
 
@@ -248,7 +251,7 @@ fn a_vacant_slot_is_kept_and_costs_nothing_while_nobody_waits() {
         world.run_for(5 * MS);
     }
     assert_eq!(counts(&world, lc), [5, 0, 5, 0]);
-    // So the next one is listened to: who comes shortly before it is not begun.
+    // So the next hint is honoured: a job that arrives shortly before its time is not started.
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS - 10 * US);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
@@ -295,7 +298,7 @@ fn each_hint_gets_a_slot_of_its_own_and_no_more() {
 
 #[test]
 fn a_hint_follows_its_owner() {
-    // Each of these takes back what the hint did, or would do.
+    // Each of these undoes what the hint did, or would do.
     let breaks: [fn(&mut World, ContextId); 5] = [
         |world, lc| world.close(lc).unwrap(),
         |world, lc| world.set_enabled(lc, false).unwrap(),
@@ -408,7 +411,7 @@ fn who_has_used_up_his_cap_is_not_listened_to() {
         })
         .unwrap();
     let other = world.open(0, capped).unwrap();
-    // A job of 1 ms is all that 100 ms at one percent give.
+    // 100 ms at one percent are enough for a job of 1 ms only.
     world.start(other, 3 * MS / 2).unwrap();
     world.run_for(200 * MS);
     assert_eq!(world.state(other), JobState::Done);
@@ -419,7 +422,8 @@ fn who_has_used_up_his_cap_is_not_listened_to() {
     assert_eq!(world.machine.slot_of(be[0]), Some(sid(0)));
 }
 
-/// What best-effort work loses to contexts whose hints are never followed by work, in parts per 1,000.
+/// Returns how much best-effort work loses to contexts whose hints are never followed by work, in
+/// parts per 1,000.
 fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
     let (mut world, be, lc) = busy(1);
     let mut lie = vec![lc];
@@ -436,7 +440,7 @@ fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
         world.run_for(300 * US);
     }
     let span = world.now - begun;
-    // A save and a restore are no use either; they are on the slot.
+    // Saves and restores, which count as time on the slot, are no useful work either.
     let switches = (world.stats(be[0]).preemptions - saves) * 100 * US;
     let useful = world.stats(be[0]).run.as_ns() - ran - switches;
     let [given, used, wasted, ignored] = counts(&world, lc);
@@ -467,7 +471,8 @@ fn a_liar_pays_with_its_virtual_time() {
         let third = world.open(0, CRITICAL).unwrap();
         world.start(third, MS).unwrap();
         world.run_for(100 * US);
-        // Both want the slot next: equals go in the order in which they came, but the one that lied is not equal.
+        // Both want the slot next. Equals run in order of arrival, but the one with the wasted hint
+        // is not equal.
         world.start(lc, MS).unwrap();
         world.start(other, MS).unwrap();
         world.run_for(20 * MS);
@@ -484,7 +489,7 @@ struct Setting {
     save: u64,
     restore: u64,
     weights: Vec<u16>,
-    /// Of each liar: its group, how often it gives a hint, and how far ahead.
+    /// The group of each liar, how often it gives a hint, and how far ahead.
     liars: Vec<(u64, u64, u64)>,
 }
 
@@ -510,7 +515,7 @@ fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-/// How long the slots worked for each of the honest contexts, saves and restores left out.
+/// Returns how long the slots worked for each honest context, without saves and restores.
 fn work(setting: &Setting, lie: bool) -> Vec<u64> {
     let mut world = World::new(&vec![FERMATA; setting.slots], 16);
     world.set_policy(setting.policy).unwrap();
@@ -565,12 +570,14 @@ const SPAN: u64 = 500 * MS;
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Lies take a twentieth of a slot at most from all; and where virtual time decides, no more than twice its part of that
-    /// from each. (Elsewhere whoever makes way loses the rest of its turn, as it does to work that comes unannounced.)
+    /// Wasted hints cost all other contexts together at most a twentieth of a slot. Where virtual
+    /// time decides, they cost each context at most twice its part of that. (Under other policies a
+    /// context that is preempted loses the rest of its slice, as it does to unannounced work.)
     #[test]
     fn nobody_is_worse_off_when_others_lie(setting in setting()) {
         let (without, with) = (work(&setting, false), work(&setting, true));
-        // What is wasted on each slot before the first penalty, and a slice that ends on this side of the end.
+        // Time wasted on each slot before the first penalty, and a slice that ends just before the
+        // end of the measurement.
         let slack = setting.slots as u64 * 4 * MS;
         let (all, left): (u64, u64) = (without.iter().sum(), with.iter().sum());
         assert!(left + SPAN / 20 + slack >= all, "{all} {left}");

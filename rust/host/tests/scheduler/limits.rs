@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Deadlines, budgets, shares and caps, and what is admitted of them.
+//! Deadlines, budgets, shares and caps, and their admission.
 
 use crate::model::{cases, sid, world, World, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
@@ -29,7 +29,7 @@ fn used(world: &World, ctx: ContextId, since: u64) -> f64 {
     world.stats(ctx).run.as_ns() as f64 / (world.now - since) as f64
 }
 
-/// Jobs that come at the beginning of each period.
+/// Jobs that arrive at the beginning of each period.
 struct Periodic {
     ctx: ContextId,
     period: u64,
@@ -41,7 +41,7 @@ struct Periodic {
 }
 
 impl Periodic {
-    /// Starts the job that is due to begin; fails if the last one is late.
+    /// Starts the job that is due to begin; panics if the last one is late.
     fn tick(&mut self, world: &mut World) {
         if world.now < self.next {
             return;
@@ -71,7 +71,8 @@ impl Periodic {
 proptest! {
     #![proptest_config(cases(32))]
 
-    /// Whatever is admitted is done in time: against best-effort and latency-critical work that wants all slots.
+    /// All admitted work is done in time, despite best-effort and latency-critical work that wants
+    /// all slots.
     #[test]
     fn deadlines_are_kept_under_admitted_load(
         slots in 1..4usize,
@@ -96,7 +97,7 @@ proptest! {
             let Ok(ctx) = world.open(0, reservation(budget, deadline, period)) else {
                 continue;
             };
-            // The budget is for the saves and restores, too; a PAUSE in a restore is repeated late.
+            // The budget covers saves and restores, too; a PAUSE in a restore is repeated late.
             periodic.push(Periodic {
                 ctx,
                 period: period * US,
@@ -107,7 +108,8 @@ proptest! {
                 jobs: 0,
             });
         }
-        // The step of this loop; and a slot is taken over once a PAUSE that fell into a restore was written again.
+        // The step of this loop, and the time to take over a slot, for which a PAUSE that fell into
+        // a restore is written again.
         let slack = (100 + 500 + 5 * save) * US;
         let end = world.now + 400 * MS;
         while world.now < end {
@@ -137,7 +139,7 @@ proptest! {
                 who.push((ctx, f64::from(part) / 100.0));
             }
         }
-        // All others are below one group, which has what is left.
+        // All other groups are below one group, which has the remaining weight.
         let others = GroupKey(100);
         world.nest(others, None, u16::from(left) * 100).unwrap();
         for group in (0..without as u64).map(|n| GroupKey(101 + n)) {
@@ -158,7 +160,7 @@ proptest! {
         }
     }
 
-    /// A cap holds under every policy, alone and among others, and is not undercut either.
+    /// A context gets its cap under every policy, alone and among others: no more, and no less.
     #[test]
     fn caps_hold(
         cap in 1..100u8,
@@ -177,7 +179,7 @@ proptest! {
         let begin = world.now;
         world.run_for(10_000 * MS);
         let (had, most) = (used(&world, ctx, begin), f64::from(cap) / 100.0);
-        // What it may have saved up at the beginning is within this.
+        // This includes what it may have saved up at the beginning.
         prop_assert!(had <= most + 0.012, "{had} for {most}");
         if alone {
             prop_assert!(had >= most - 0.01, "{had} for {most}");
@@ -218,7 +220,7 @@ fn budget_is_not_renewed_by_starting_again_or_by_new_parameters() {
     assert!(had < 0.21, "{had}");
 }
 
-/// Whatever ran before.
+/// Whatever the context ran before.
 #[test]
 fn a_limit_begins_without_a_debt() {
     for is_reserved in [false, true] {
@@ -258,7 +260,7 @@ fn budget_is_not_renewed_by_changing_the_policy() {
     assert!(had < 0.21, "{had}");
 }
 
-/// Contexts of a group that has a cap.
+/// Opens contexts of a group that has a cap.
 fn in_capped_group(world: &mut World, cap: u16, contexts: [Params; 2]) -> [ContextId; 2] {
     let group = GroupKey(7);
     let settings = GroupSettings {
@@ -269,7 +271,7 @@ fn in_capped_group(world: &mut World, cap: u16, contexts: [Params; 2]) -> [Conte
     contexts.map(|params| world.open_in(group, 0, params).unwrap())
 }
 
-/// The cap of a group does not hold for its reservations.
+/// The cap of a group does not apply to its reservations.
 #[test]
 fn a_reservation_is_kept_while_its_group_is_throttled() {
     let mut world = world(1, PolicyKind::Deadline);
@@ -285,7 +287,7 @@ fn a_reservation_is_kept_while_its_group_is_throttled() {
     assert_eq!(world.state(reserved), JobState::Done);
 }
 
-/// Nor does it hold for the others in the gang of a reservation less than for anybody.
+/// The other members of a gang with a reservation are subject to the cap as usual.
 #[test]
 fn a_reservation_takes_no_members_of_its_gang_past_the_cap_of_their_group() {
     let mut world = world(2, PolicyKind::Deadline);

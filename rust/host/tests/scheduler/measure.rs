@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is measured of slots and contexts, and told in traces. That it agrees with what the scheduler counts is seen in every test of a world
-//! (`model/check.rs`).
+//! Measurements of slots and contexts, and what traces report. Every test of a world checks that
+//! they agree with the scheduler's counters (`model/check.rs`).
 
 use fermata_sched_host::measure::{bucket_of, lower_bound, Histogram, BUCKETS};
 use fermata_sched_host::sched::{
@@ -22,7 +22,7 @@ fn there_is_a_gap_between_any_two_runs_that_follow_each_other() {
         world.run_for(100 * MS);
         let starts: u64 = pair.iter().map(|ctx| world.stats(*ctx).slices).sum();
         let slot = &world.measured.slots[0];
-        // One may be under way.
+        // One switch may be under way.
         assert!(starts > 20 && (starts - 1..=starts).contains(&(slot.gap.count + 1)));
         match plan.base {
             // The model's card and driver take no time.
@@ -114,11 +114,11 @@ fn urgent_arrivals_stand_at_their_slot() {
     let slot = &world.measured.slots[0];
     assert_eq!(slot.latency.count, 4);
     assert_eq!(slot.latency, world.measured.contexts[&b].histograms.arrival);
-    // It is as long as the save of the other one.
+    // The latency is the duration of the other job's save.
     assert_eq!(slot.latency.max, slot.save.max);
 }
 
-// Why a job leaves its slot, as it is told in traces.
+// Why a job leaves its slot, as traces report it.
 
 /// One slot, and a job without end on it.
 fn busy(params: Params) -> (World, ContextId) {
@@ -239,7 +239,7 @@ fn of(spans: &[u64]) -> Histogram {
     histogram
 }
 
-/// The span that so many of them do not exceed.
+/// Returns the span that this part of all spans does not exceed.
 fn exact(sorted: &[u64], millionths: u32) -> u64 {
     let rank = (sorted.len() as u64 * u64::from(millionths)).div_ceil(1_000_000);
     sorted[rank.max(1) as usize - 1]
@@ -253,7 +253,7 @@ fn buckets_follow_each_other() {
         assert!(first < next);
         assert_eq!(bucket_of(first), bucket);
         assert_eq!(bucket_of(next - 1), bucket);
-        // No wider than a quarter of its beginning, or 16 ns.
+        // No wider than a quarter of its lower bound, or 16 ns.
         assert!(next - first <= (first / 4).max(16), "bucket {bucket}");
     }
     assert_eq!(lower_bound(BUCKETS), 1 << 37);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What owners may ask for, and what they are refused. That a refusal changes nothing is checked in `model.rs`.
+//! What owners may request, and what is refused. `model.rs` checks that a refusal changes nothing.
 
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, JobState, NewJob, Params, PolicyKind, Refusal, SlotState, Wake,
@@ -87,7 +87,7 @@ fn each_request_in_each_state() {
         assert_eq!(world.start(ctx, MS), Err(Refusal::Busy));
         world.event(Event::Resume { ctx }).unwrap();
     }
-    // One who waits is held at once, and is started, not resumed, when it is let go.
+    // A waiting job is held at once, and is started, not resumed, when the hold ends.
     world.event(hold(b)).unwrap();
     assert_eq!(world.wakes, [(b, Wake::Held)]);
     world.event(hold(b)).unwrap();
@@ -169,16 +169,16 @@ fn parameters_hold_at_once() {
     world.start(b, 50 * MS).unwrap();
     world.run_for(5 * MS);
     assert_eq!(world.state(b), JobState::Queued);
-    // One who waits may run on another slot now; it starts there.
+    // A waiting job that may now run on another slot starts there.
     let second = Params { mask: 2, ..first };
     world.set_params(b, second).unwrap();
     assert_eq!(world.machine.slot_of(b), Some(sid(1)));
-    // One who runs where it must not any more leaves, and waits for the other.
+    // A job on a slot that it may no longer use leaves the slot, and waits for the other one.
     world.set_params(a, second).unwrap();
     world.run_for(MS);
     assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
     assert_eq!(world.state(a), JobState::Queued);
-    // A slice that is cut short below what it has had ends at once.
+    // A slice that is set to less than the time already used ends at once.
     let short = Params {
         timeslice: Duration::from_ms(1),
         ..second
@@ -212,7 +212,7 @@ fn a_disabled_context_waits_and_goes_on() {
         world.start(a, 20 * MS).unwrap();
         world.run_for(5 * MS);
         world.set_enabled(a, false).unwrap();
-        // At once, although nobody waits.
+        // At once, although no context waits.
         assert_eq!(
             world.machine.slot_state(sid(0)),
             Some(SlotState::Pausing(a))
@@ -239,14 +239,14 @@ fn the_jobs_of_a_disabled_context_are_accepted() {
     world.start(a, 5 * MS).unwrap();
     assert_eq!(world.state(a), JobState::Queued);
     assert_eq!(world.start(a, MS), Err(Refusal::Busy));
-    // Nobody waits for the one that is disabled.
+    // Other contexts do not wait for the disabled one.
     world.start(b, 20 * MS).unwrap();
     world.run_for(30 * MS);
     assert_eq!(world.state(b), JobState::Done);
     assert_eq!(world.stats(b).preemptions, 0);
     world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
     assert_eq!(world.state(a), JobState::Held);
-    // Holding is another matter.
+    // Holding is independent of disabling.
     world.set_enabled(a, true).unwrap();
     world.run_for(10 * MS);
     assert_eq!(world.state(a), JobState::Held);

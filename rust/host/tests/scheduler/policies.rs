@@ -22,12 +22,12 @@ fn weighted(world: &mut World, weight: u16) -> ContextId {
     world.open(0, params).unwrap()
 }
 
-/// What each has run, in ns.
+/// Returns how long each context has run, in ns.
 fn all_ran(world: &World, who: &[ContextId]) -> Vec<f64> {
     who.iter().map(|&ctx| ran(world, ctx)).collect()
 }
 
-/// The share of the first in what all of them had since `before`.
+/// Returns the first context's share of the time that all contexts had since `before`.
 fn first_share(world: &World, who: &[ContextId], before: &[f64]) -> f64 {
     let had = all_ran(world, who).into_iter().zip(before);
     let had: Vec<f64> = had.map(|(now, before)| now - before).collect();
@@ -64,7 +64,7 @@ proptest! {
         check_shares(&all_ran(&world, &who), &weights, 0.01)?;
     }
 
-    /// Whatever sleepers and heavy ones do, all get on.
+    /// Whatever sleepers and contexts of large weight do, all contexts make progress.
     #[test]
     fn fair_starves_nobody(
         weights in prop::collection::vec(50..=200u16, 2..6),
@@ -147,7 +147,7 @@ fn fair_time_had_alone_is_not_held_against_one() {
 #[test]
 fn fair_shares_on_several_slots() {
     let mut world = world(2, PolicyKind::Fair);
-    // Nobody is due more than one of the two slots.
+    // No context is entitled to more than one of the two slots.
     let weights = [400, 200, 100, 100];
     let who = weights.map(|w| weighted(&mut world, w));
     for ctx in who {
@@ -157,7 +157,7 @@ fn fair_shares_on_several_slots() {
     check_shares(&all_ran(&world, &who), &weights, 0.02).unwrap();
 }
 
-/// One decision ends all of them, and takes into account after each who takes that slot.
+/// One decision ends all of them, and after each takes into account which context gets that slot.
 #[test]
 fn of_slices_that_end_together_as_many_end_as_contexts_wait() {
     const SLOTS: usize = 4;
@@ -191,11 +191,11 @@ fn slices_are_no_shorter_than_saves_allow() {
         world.start(ctx, ENDLESS).unwrap();
     }
     world.run_for(1_000 * MS);
-    // Slice of 4 ms, a save of 1 ms, and the restore made up for.
+    // A slice of 4 ms, a save of 1 ms, and the compensated restore.
     assert!(slices(&world, &who) < 200);
 }
 
-/// A resumed job works for twice a save and a restore at least, each as measured on its own.
+/// A resumed job works for at least twice a save and a restore, which are measured separately.
 #[test]
 fn slices_are_no_shorter_than_restores_allow() {
     let mut world = world(1, PolicyKind::RoundRobin);
@@ -212,13 +212,13 @@ fn slices_are_no_shorter_than_restores_allow() {
         world.start(ctx, ENDLESS).unwrap();
     }
     world.run_for(1_000 * MS);
-    // Slice of 2 ms, a save of 0.1 ms, the restore of 0.9 ms made up for: 3 ms a switch.
+    // A slice of 2 ms, a save of 0.1 ms and the compensated restore of 0.9 ms: 3 ms for a switch.
     let switches = slices(&world, &who);
     assert!((325..=345).contains(&switches), "{switches}");
     let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
     assert_eq!(stats.restore.as_ns() / US, 900);
     assert_eq!(stats.restore_max, Duration::from_us(900));
-    // The average forgets a remainder of an eighth at a time.
+    // The moving average has converged: it forgets an eighth of the difference at a time.
     assert_eq!(stats.save.as_ns() / US, 100);
 }
 
@@ -258,7 +258,7 @@ fn weights_out_of_range() {
     }
 }
 
-/// The one that yields goes behind the next, whatever it is owed, and only it pays.
+/// A context that yields waits behind the next one, whatever its lag, and it alone is charged.
 #[test]
 fn a_yield_goes_behind_the_next() {
     for policy in [
@@ -300,7 +300,7 @@ fn a_yield_is_given_for_good() {
     world.start(a, ENDLESS).unwrap();
     world.start(b, ENDLESS).unwrap();
     run_slices(&mut world, &[a, b], 100);
-    // Yields that come at once: `a` gives up most of each slice, and gets nothing back for it.
+    // `a` yields as soon as it runs: it gives up most of each slice, and gets nothing back for it.
     for _ in 0..200 {
         while world.state(a) != JobState::Running {
             world.run_for(100 * US);
@@ -334,7 +334,7 @@ fn a_yield_to_nobody_goes_on() {
         .unwrap();
     world.run_for(MS);
     assert_eq!(world.state(a), JobState::Running);
-    // It is not remembered for one who comes later.
+    // The yield is not remembered when another context arrives later.
     world.start(b, ENDLESS).unwrap();
     let before = [ran(&world, a), ran(&world, b)];
     run_slices(&mut world, &[a, b], 200);
@@ -342,13 +342,13 @@ fn a_yield_to_nobody_goes_on() {
     assert!((share - 0.5).abs() < 0.02, "{share}");
 }
 
-// Registers that take time to load, before a slice and at whose cost.
+// Registers that take time to load: this happens before a slice, and a context is charged for it.
 
 const STEP: u64 = 10 * US;
 const SLICE: u64 = 2 * MS;
 const CLEARING: u64 = MS;
 
-/// Two contexts, each of a group of its own, with jobs that do not end, on one slot.
+/// Two contexts, each in its own group, with jobs that do not end, on one slot.
 fn loading() -> (World, [ContextId; 2]) {
     let mut world = World::new(&[FERMATA], 8);
     world.set_policy(PolicyKind::Fair).unwrap();
@@ -359,7 +359,7 @@ fn loading() -> (World, [ContextId; 2]) {
     (world, pair)
 }
 
-/// Lets time pass until `ctx` is put on the slot.
+/// Advances time until `ctx` is put on the slot.
 fn until_started(world: &mut World, ctx: ContextId) {
     let runs = |world: &World| world.machine.slot_state(sid(0)) == Some(SlotState::Running(ctx));
     while runs(world) {
@@ -427,15 +427,15 @@ fn clearing_after_a_closed_context_is_charged_to_its_group() {
     assert!(world.stats(next).run < without);
 }
 
-// Whoever is put on a slot is the first of those that may use it, whatever was inserted into the queue, taken out of it and moved in it
-// before: the balanced tree against a list.
+// A slot gets the first of the contexts that may use it, whatever was inserted into the queue,
+// removed from it and moved in it before: the balanced tree is compared with a list.
 
 const CONTEXTS: usize = 64;
 const CARD_SLOTS: u8 = 3;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The next that a slot has to say.
+    /// The next status of a slot.
     Card(usize),
     Start(usize),
     Hold(usize),
@@ -469,7 +469,7 @@ struct Model {
     now: u64,
     contexts: Vec<ContextId>,
     slots: [Slot; CARD_SLOTS as usize],
-    /// Those that wait: the order in which they came, by index.
+    /// The waiting contexts by index, with their order of arrival.
     queued: BTreeMap<usize, u64>,
     turns: u64,
 }
@@ -480,10 +480,10 @@ impl Model {
         let now = Time::ZERO;
         machine.set_policy(now, PolicyKind::Priority).unwrap();
         while machine.sweep(now, u32::MAX, &mut |_| {}) {}
-        // It goes by another order, on purpose.
+        // The starvation boost follows another order, on purpose.
         machine.set_boost(now, Duration::ZERO, &mut |_| {}).unwrap();
         let mut add = |i| {
-            // One slot each: so a branch often has nobody for a slot.
+            // One slot for each context, so that branches of the tree often have none for a slot.
             let params = Params {
                 mask: 1_u8 << (i % usize::from(CARD_SLOTS)),
                 ..Params::DEFAULT
@@ -512,7 +512,8 @@ impl Model {
         self.queued.insert(ctx.index(), self.turns);
     }
 
-    /// What the list says: the highest priority, then who came first, of those whose mask has the slot.
+    /// Returns the first context by the list: of those whose mask has the slot, the one with the
+    /// highest priority, then the earliest.
     fn first(&self, slot: SlotId) -> Option<usize> {
         let params = |i: usize| self.machine.params(self.contexts[i]).unwrap();
         let may = self
@@ -550,7 +551,8 @@ impl Model {
         done.is_ok()
     }
 
-    /// The timers whose time has come: a decision starts one job only, and leaves the others to the next.
+    /// Fires the timers that are due: a decision starts only one job, and leaves the others to the
+    /// next decision.
     fn fire(&mut self) {
         let now = Time::from_ns(self.now);
         let due = |slot: &Slot| slot.timer.is_some_and(|at| at <= now);
@@ -570,7 +572,7 @@ impl Model {
             Status::from_raw(if held { 4 } else { 2 } | (u64::from(self.slots[i].count) << 32));
         self.slots[i].runs = None;
         self.slots[i].pausing = false;
-        // A job that was asked to pause waits again, unless it shall be held: the machine knows.
+        // A job that was told to pause waits again, unless the machine is to hold it.
         if held && !self.holds(ctx) {
             self.wait(ctx);
         }
@@ -608,7 +610,7 @@ impl Model {
             }
             Op::Hold(who) => {
                 let ctx = self.contexts[who];
-                // One that waits leaves the queue before anything else is decided.
+                // A waiting job leaves the queue before anything else is decided.
                 self.queued.remove(&ctx.index());
                 self.event(Event::Preempt { ctx, hold: true });
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Engines that leave their slot when their queue is empty, and the doorbell that brings them back.
+//! Engines that leave their slot when their queue is empty, and the doorbell that makes them
+//! return.
 
 use crate::model::{sid, SlotPlan, World, ENDLESS, FERMATA, MS};
 use fermata_sched_host::sched::{
@@ -88,7 +89,8 @@ fn slices_are_those_of_single_jobs() {
     }
 }
 
-/// Rung at every moment of the way out: the work is done in the end, whoever asks for nothing more.
+/// A doorbell may come at any moment while the engine leaves: the work is done in the end, without
+/// another call.
 #[test]
 fn no_doorbell_is_lost() {
     for at in 0..400 {
@@ -103,7 +105,7 @@ fn no_doorbell_is_lost() {
     }
 }
 
-/// A program that rings for nothing costs its own time only.
+/// A program that rings needlessly wastes only its own time.
 #[test]
 fn doorbells_for_nothing() {
     let mut world = world();
@@ -156,7 +158,7 @@ fn held_and_resumed() {
     assert_eq!(world.state(ctx), JobState::Empty);
 }
 
-/// A hold that is taken back before it came about hides no doorbell.
+/// A hold that is taken back before the job is held hides no doorbell.
 #[test]
 fn a_doorbell_under_a_hold_that_is_taken_back() {
     let mut world = world();
@@ -164,7 +166,7 @@ fn a_doorbell_under_a_hold_that_is_taken_back() {
     world.card.slots[0].save = 5 * MS;
     world.start(ctx, MS).unwrap();
     world.run_for(MS);
-    // It is on its way out, with nothing posted.
+    // The engine is leaving its slot, and no work is posted.
     assert_eq!(world.state(ctx), JobState::Running);
     world.event(Event::Preempt { ctx, hold: true }).unwrap();
     world.post(ctx, MS);
@@ -190,7 +192,7 @@ fn closed_and_gone_while_empty() {
     assert_eq!(world.event(Event::Ring { ctx: b }), Err(Refusal::Gone));
 }
 
-/// What will come is announced as for a single job: the slot is vacant when the doorbell rings.
+/// A hint works as for a single job: the slot is vacant when the doorbell rings.
 #[test]
 fn hinted() {
     let mut world = world();
@@ -208,7 +210,7 @@ fn hinted() {
     world.post(be, ENDLESS);
     world.start(be, ENDLESS).unwrap();
     world.run_for(20 * MS);
-    // A save is measured, so that it is known how long before the job has to go.
+    // A save is measured, which shows how early the job must be preempted.
     world
         .event(Event::Preempt {
             ctx: be,
@@ -225,7 +227,7 @@ fn hinted() {
     assert_eq!(world.stats(lc).hints_used, 1);
 }
 
-/// An engine that has no queue does not leave by itself, and says nothing of one.
+/// An engine without a queue does not leave by itself, and never reports an empty queue.
 #[test]
 fn only_engines_with_a_queue() {
     let mut world = World::new(&[FERMATA], 2);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Random schedules of owners and of a card that misbehaves. What must hold after each event stands in `model/check.rs`
-//! and, from the card's side, in `model/card.rs`; here is what must hold in the end.
+//! Random schedules of owners and of a card that misbehaves. The invariants that hold after each
+//! event are in `model/check.rs` and, from the card's side, in `model/card.rs`; this file checks
+//! the end state.
 
 use crate::model::{cases, ns, sid, SlotPlan, World, FERMATA, MS, US};
 use fermata_sched_host::sched::{
@@ -24,10 +25,10 @@ enum Op {
         who: usize,
         us: u64,
         job: NewJob,
-        /// So much of it is done in a state that is brought in.
+        /// The progress of an imported state.
         done: u64,
     },
-    /// None takes it back.
+    /// `None` takes the hint back.
     Hint {
         who: usize,
         us: Option<u64>,
@@ -39,7 +40,7 @@ enum Op {
     Resume {
         who: usize,
     },
-    /// More work in its queue.
+    /// More work for its queue.
     Post {
         who: usize,
         us: u64,
@@ -95,18 +96,18 @@ enum Op {
     Policy {
         policy: PolicyKind,
     },
-    /// What concerns every context is done in parts, at other times.
+    /// Operations on every context are done in parts, at other times.
     Lazy {
         lazy: bool,
     },
-    /// Such a part, for so many contexts.
+    /// One such part, for at most `most` contexts.
     Sweep {
         most: u32,
     },
     Freeze,
-    /// The card lost its state after the freeze, and is set up anew.
+    /// The card lost its state after the freeze, and is set up again.
     Thaw,
-    /// It lost it at once.
+    /// The card loses its state without a freeze.
     Lose,
     Gone {
         noticed: bool,
@@ -302,7 +303,8 @@ impl Play {
             slot.save = setting.save;
             slot.restore = setting.restore;
             if let Some((settle, _)) = slot.base {
-                // The settle time covers the start lag: else a reset that failed could not be told from a late start.
+                // The settle time covers the start lag. Otherwise a failed reset could not be told
+                // from a late start.
                 slot.start_lag = setting.start_lag.min(settle);
             }
         }
@@ -419,7 +421,7 @@ impl Play {
         }
     }
 
-    /// As a program posts, which may have no job to ring for.
+    /// Posts work as a program does, which may have no job to ring for.
     fn post(&mut self, ctx: ContextId, work: u64) {
         if self.world.card.post(self.world.now, ctx, work) {
             let _ = self.world.event(Event::Ring { ctx });
@@ -444,12 +446,13 @@ impl Play {
         }
     }
 
-    /// A status that was read before the last START: its count is older.
+    /// Reports a status that was read before the last START, with an older count.
     fn stale(&mut self, i: usize, raw: u64) {
         let state = self.world.machine.slot_state(sid(i));
-        // During a reset the machine relies on its caller: status is read and brought in under one lock.
+        // During a reset the machine relies on its caller to read and report the status under one
+        // lock.
         let resetting = matches!(state, Some(SlotState::Resetting(_)));
-        // No status is read on the way of a switch of a relay.
+        // No status is read during a switch of a relay.
         let plan = self.world.plans[i];
         let tells = plan.base.is_none() && !plan.relay;
         if tells && !self.world.card.gone && !resetting {
@@ -458,7 +461,8 @@ impl Play {
         }
     }
 
-    /// The card behaves again, everybody may run: every job ends, none is lost.
+    /// Checks that every job ends, and none is lost, once the card behaves and all contexts may
+    /// run.
     fn finish(mut self) {
         for slot in &mut self.world.card.slots {
             slot.ignore_pauses = 0;
@@ -483,12 +487,14 @@ impl Play {
                         .stats_of(ctx)
                         .is_some_and(|s| s == JobState::Running)
                 {
-                    // A hang that nobody waits behind is not noticed: ask for the slot.
+                    // A hang is not noticed while no context waits for the slot: request a
+                    // preemption.
                     let _ = self.world.event(Event::Preempt { ctx, hold: false });
                 }
             }
             self.world.run_for(150 * MS);
-            // Usually soon; but one with slow saves pays its debts under a cap of 1 % for long.
+            // This is usually soon, but slow saves are debts that take long to pay under a cap of 1
+            // %.
             if self.unfinished().is_none() {
                 break;
             }
@@ -497,7 +503,7 @@ impl Play {
         self.close_all();
     }
 
-    /// A context whose job has not ended, although it can.
+    /// Returns a context whose job has not ended, although it could.
     fn unfinished(&self) -> Option<(ContextId, JobState)> {
         self.who.iter().find_map(|&ctx| {
             let state = self.world.stats_of(ctx)?;
@@ -569,7 +575,7 @@ proptest! {
         play.close_all();
     }
 
-    /// Several slots: nobody waits longer than the others' slices and switches take.
+    /// Several slots: no context waits longer than the slices and switches of the others take.
     #[test]
     fn waits_are_bounded(
         slices in prop::collection::vec(100..3_000u64, 2..7),
@@ -588,7 +594,8 @@ proptest! {
             play.who.push(ctx);
         }
         play.world.run_for(200 * MS);
-        // Slice, restore that is covered, save seen late (poll or repeated PAUSE), settle.
+        // Slice, restore that the slice covers, save noticed late (poll or repeated PAUSE), settle
+        // time.
         let switch = 3_000 * US + 20 * MS;
         let bound = switch * slices.len() as u64;
         for &ctx in &play.who {
@@ -600,7 +607,7 @@ proptest! {
     }
 }
 
-/// Each has a slot of its own after a freeze, beside a slot that is vacant.
+/// Each member has its own slot after a freeze, beside a vacant slot.
 #[test]
 fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
     let setting = Setting {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Registered groups: settings that hold without a context, caps, ceilings, and contexts that move.
+//! Registered groups: settings that persist without contexts, caps, ceilings, and contexts that
+//! move.
 
 use crate::model::{cases, ns, sid, world, SlotPlan, World, ENDLESS, FERMATA, MS, US};
 use fermata_sched_host::sched::{
@@ -18,7 +19,7 @@ fn capped(cap: u16) -> GroupSettings {
     GroupSettings { cap, ..DEFAULT }
 }
 
-/// So many contexts of a group that always want a slot.
+/// Opens contexts of a group that always want a slot.
 fn busy(world: &mut World, group: GroupKey, count: usize) -> Vec<ContextId> {
     (0..count)
         .map(|_| {
@@ -34,7 +35,7 @@ fn ran(world: &World, group: GroupKey) -> f64 {
     stats.run.as_ns() as f64
 }
 
-/// What a group has of one slot's time in the next `ms` milliseconds.
+/// Returns the group's time on slots in the next `ms` milliseconds, as a part of one slot.
 fn has(world: &mut World, group: GroupKey, ms: u64) -> f64 {
     let before = ran(world, group);
     world.run_for(ms * MS);
@@ -53,7 +54,7 @@ fn policies() -> impl Strategy<Value = PolicyKind> {
 proptest! {
     #![proptest_config(cases(8))]
 
-    /// However many contexts, on however many slots; the rest is for the others.
+    /// With any number of contexts and slots; the others get the rest.
     #[test]
     fn a_group_has_no_more_than_its_cap(
         cap in 1..150u16,
@@ -100,7 +101,7 @@ proptest! {
         for (key, parent, weight) in steps {
             let parent = (parent != 0).then_some(GroupKey(parent));
             let settings = GroupSettings { weight, ..DEFAULT };
-            // Refused where they would nest in a circle, or the parent is not registered.
+            // Refused if the groups would form a cycle, or the parent is not registered.
             let _ = world.set_group_below(GroupKey(key), parent, settings);
             world.run_for(3 * MS);
         }
@@ -113,7 +114,7 @@ proptest! {
         }
     }
 
-    /// After the group has been idle, and where the cap is set while the jobs run.
+    /// After the group has been idle, and if the cap is set while the jobs run.
     #[test]
     fn a_cap_keeps_unused_time_for_a_window_only(
         cap in 1..60u16,
@@ -177,7 +178,8 @@ proptest! {
     }
 }
 
-/// A cap that begins to hold for a run is not charged for the time before, of which it keeps a window.
+/// A cap that starts to apply during a run is not charged for earlier time; it starts with the
+/// credit of one window.
 #[test]
 fn a_cap_begins_without_a_debt() {
     fn reserve(world: &mut World, ctx: ContextId) {
@@ -214,7 +216,7 @@ fn a_cap_begins_without_a_debt() {
         world.run_for(10_000 * MS);
         change(&mut world, ctx);
         let ran = world.stats(ctx).run.as_ns();
-        // Charges the run once more.
+        // This charges the run again.
         world.run_for(500 * MS);
         world
             .set_params(ctx, world.machine.params(ctx).unwrap())
@@ -225,7 +227,8 @@ fn a_cap_begins_without_a_debt() {
     }
 }
 
-/// The group that moves is the one that was without contexts for longest, and no place is free.
+/// The group that moves is the one that has been without contexts for longest, and no group record
+/// is free.
 #[test]
 fn a_group_above_takes_no_place_of_the_group_below() {
     let mut world = World::new(&[FERMATA], 2);
@@ -242,7 +245,7 @@ fn a_group_above_takes_no_place_of_the_group_below() {
     world.open_in(above, 0, Params::DEFAULT).unwrap();
 }
 
-/// One cap holds for contexts on slots of several classes.
+/// One cap applies to contexts on slots of several classes.
 #[test]
 fn a_cap_is_shared_by_contexts_of_several_classes() {
     let other = SlotPlan {
@@ -262,7 +265,7 @@ fn a_cap_is_shared_by_contexts_of_several_classes() {
     assert_eq!(throttled, [true; 2]);
 }
 
-/// Its members are throttled some at a time.
+/// Its contexts are throttled a few at a time.
 #[test]
 fn crowd_at_its_cap_keeps_no_other_class_from_its_slots() {
     let other = SlotPlan {
@@ -367,7 +370,7 @@ fn registrations_are_bounded() {
         let before = machine.clone();
         assert_eq!(set(&mut machine, 1 << 40), Err(Refusal::NoSpace));
         assert_eq!(machine, before);
-        // The same again is no more.
+        // Registering the same group again needs no more room.
         set(&mut machine, keys.start).unwrap();
         for key in keys {
             assert_eq!(machine.group_settings(GroupKey(key)), Some(DEFAULT));
@@ -405,7 +408,7 @@ fn nobody_is_above_the_ceiling() {
     world.set_params(moved, of(31)).unwrap();
 }
 
-/// A context that moves takes its job with it, wherever that is.
+/// A context that moves takes its job with it, wherever the job is.
 #[test]
 fn jobs_move_with_their_contexts() {
     let mut world = world(1, PolicyKind::Fair);
@@ -431,7 +434,7 @@ fn jobs_move_with_their_contexts() {
     assert_eq!(world.machine.group_stats(B, ns(world.now)).contexts, 3);
 }
 
-/// A gang is of one group.
+/// A gang belongs to one group.
 #[test]
 fn a_gang_is_split_by_a_move() {
     let mut world = world(3, PolicyKind::Fair);
@@ -446,7 +449,7 @@ fn a_gang_is_split_by_a_move() {
     assert_eq!(world.machine.gang_size(all[0]), Ok(2));
 }
 
-/// Who waits for the cap goes on at once when there is none any more.
+/// A throttled context resumes at once when the cap is removed.
 #[test]
 fn a_cap_that_ends_lets_all_go_on() {
     for moves in [false, true] {
@@ -469,7 +472,8 @@ fn a_cap_that_ends_lets_all_go_on() {
     }
 }
 
-/// In a capped group all have their turn: the same time under weighted fair, as many slices in turn.
+/// All contexts of a capped group run: for the same time under weighted fair, for as many slices
+/// under round-robin.
 #[test]
 fn nobody_waits_for_ever_in_a_capped_group() {
     for count in [2, 5, 20, 50] {
@@ -496,7 +500,7 @@ fn nobody_waits_for_ever_in_a_capped_group() {
     }
 }
 
-/// A decision takes a few of them out of the order, and the next one comes soon.
+/// A decision throttles a few of them, and the next decision follows soon.
 #[test]
 fn many_of_a_group_at_its_cap_do_not_stop_others() {
     let mut world = world(1, PolicyKind::RoundRobin);
@@ -520,7 +524,7 @@ fn groups_nest_four_deep_and_in_no_circle() {
     }
     let deep = Err(Refusal::Depth);
     assert_eq!(world.nest(key(5), Some(key(4)), 100), deep);
-    // With all that is below it.
+    // A group moves with all groups below it.
     world.nest(key(3), None, 100).unwrap();
     world.nest(key(3), Some(key(1)), 100).unwrap();
     assert_eq!(world.nest(key(1), Some(key(4)), 100), deep);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Slots that switch by themselves: orders, records, and the contexts that are named to run next.
+//! Slots with a relay: orders, records, and the contexts that are named to run next.
 
 use crate::model::card::Relay;
 use crate::model::{ns, sid, SlotPlan, World, CRITICAL, ENDLESS, MS, RELAY, US};
@@ -23,7 +23,7 @@ fn tenants<const N: usize>(plan: SlotPlan) -> (World, [ContextId; N]) {
     (world, tenants)
 }
 
-/// The job of the first tenant is being saved, which takes 5 ms, and the second one is named.
+/// The job of the first tenant is being saved, which takes 5 ms, and the second tenant is named.
 fn switching<const N: usize>() -> (World, [ContextId; N]) {
     let (mut world, tenants) = tenants(RELAY);
     world.card.slots[0].save = 5 * MS;
@@ -32,7 +32,7 @@ fn switching<const N: usize>() -> (World, [ContextId; N]) {
     (world, tenants)
 }
 
-/// Who is named in the order that was posted last.
+/// Returns the context that is named in the order that was posted last.
 fn named(world: &World) -> Option<ContextId> {
     let mut orders = world.log.iter().rev();
     let order = orders.find_map(|&(_, action)| match action {
@@ -60,7 +60,7 @@ fn a_switch_takes_one_order_and_no_read_of_a_status() {
     let in_turn = starts.chunks(3).all(|turn| [a, b, c].starts_with(turn));
     assert!(in_turn);
     assert_eq!(relay(&mut world).relayed as usize, starts.len() - 1);
-    // One for the first START, one for each switch, and one that waits for its record at most.
+    // One for the first START, one for each switch, and at most one whose record is still to come.
     assert!(orders(&world) - starts.len() <= 1);
     assert_eq!(world.card.slots[0].status_reads, 0);
 }
@@ -71,11 +71,11 @@ fn late_interrupts_do_not_keep_a_slot_vacant() {
     world.irq_delay = 700 * US;
     world.run_for(50 * MS);
     let starts = world.starts().len();
-    // The record of the last one may not have been read.
+    // The record of the last run may not have been read.
     assert!(relay(&mut world).relayed as usize >= starts - 1);
 }
 
-/// A switch of short slices takes an interrupt and no timer: the timer is for what goes wrong.
+/// A switch between short slices takes an interrupt and no timer: the timer is for errors only.
 #[test]
 fn a_short_slice_is_ordered_as_a_whole() {
     let (mut world, [_, b]) = tenants(RELAY);
@@ -87,7 +87,7 @@ fn a_short_slice_is_ordered_as_a_whole() {
     assert!(armed * 5 < world.starts().len(), "{armed} times");
 }
 
-/// The card goes on by itself also where a job ends long before its slice.
+/// The card also starts the next job by itself if a job ends long before its slice.
 #[test]
 fn a_job_that_ends_within_its_slice_is_followed_at_once() {
     let mut world = World::new(&[RELAY], 8);
@@ -101,7 +101,7 @@ fn a_job_that_ends_within_its_slice_is_followed_at_once() {
     assert_eq!(relay(&mut world).relayed, 1);
 }
 
-/// The look at a slot that has told nothing does not come while a slice that was ordered goes on.
+/// A slot is not polled during a slice whose end was ordered.
 #[test]
 fn the_longest_slice_that_is_ordered_as_a_whole_takes_no_read() {
     let mut world = World::new(&[RELAY], 8);
@@ -128,7 +128,7 @@ fn who_follows_a_long_slice_is_named_at_its_end() {
     assert_eq!(named(&world), Some(b));
 }
 
-/// A context that is only named does not run: what is asked of it concerns no job on the slot.
+/// A context that is only named does not run: requests for it do not affect the job on the slot.
 #[test]
 fn a_named_context_is_preempted_alone() {
     for hold in [false, true] {
@@ -148,7 +148,7 @@ fn a_named_context_is_preempted_alone() {
     }
 }
 
-/// The limit of the job, at 100 ms, passes meanwhile.
+/// Meanwhile the limit of the job passes, at 100 ms.
 #[test]
 fn a_closed_job_that_is_not_dropped_in_time_is_stopped_by_a_reset() {
     let mut world = World::new(&[RELAY], 8);
@@ -166,7 +166,7 @@ fn a_closed_job_that_is_not_dropped_in_time_is_stopped_by_a_reset() {
     assert!(world.released.contains(&ctx));
 }
 
-/// Another slot may become vacant for the only context that waits.
+/// Until then another slot may become vacant for the only context that waits.
 #[test]
 fn the_last_context_that_waits_is_named_at_the_end_of_a_slice() {
     let mut world = World::new(&[RELAY, RELAY], 8);
@@ -191,7 +191,8 @@ fn a_context_that_is_named_waits() {
     }
 }
 
-/// The job has ended when the order reaches the card, which drops the order: the next job is started on the vacant slot.
+/// The job has ended when the order reaches the card, which drops the order. The driver starts the
+/// next job on the vacant slot.
 #[test]
 fn an_order_that_comes_too_late_is_dropped() {
     let mut world = World::new(&[RELAY], 8);
@@ -210,7 +211,8 @@ fn an_order_that_comes_too_late_is_dropped() {
     assert_eq!(world.stats(lc).slices, 1);
 }
 
-/// The card is told of the end of a slice before: timers and interrupts that are late make no slice longer.
+/// The card is told the end of a slice in advance, so late timers and interrupts make no slice
+/// longer.
 #[test]
 fn slices_end_on_the_card() {
     let starts = |late| {
@@ -232,7 +234,7 @@ fn urgent_work_does_not_wait_for_the_end_of_a_slice_that_the_card_was_told_of() 
     world.start(lc, 10 * US).unwrap();
     world.run_for(70 * US);
     assert_eq!(world.state(lc), JobState::Done);
-    // So it is where the owner asks for it.
+    // The same for a hold that the owner requests.
     world.run_for(MS);
     let (on, _) = world.machine.awaited_run(sid(0)).unwrap();
     world
@@ -252,14 +254,14 @@ fn urgent_work_takes_the_place_of_who_was_named() {
     world.start(lc, 10 * US).unwrap();
     assert_eq!(named(&world), Some(lc));
     world.run_for(6 * MS);
-    // Who was named keeps the turn.
+    // The context that was named before runs next.
     assert_eq!(world.starts(), [a, lc, b]);
     assert_eq!(world.state(lc), JobState::Done);
     world.run_for(25 * MS);
     assert_eq!(world.starts()[3], c);
 }
 
-/// A latency-critical job of 100 us has displaced the first tenant, of jobs without end.
+/// A latency-critical job of 100 us has preempted the first of the tenants, whose jobs have no end.
 fn displaced<const N: usize>() -> (World, [ContextId; N], ContextId) {
     let (mut world, tenants) = tenants(RELAY);
     world.irq_delay = 5 * US;
@@ -272,7 +274,7 @@ fn displaced<const N: usize>() -> (World, [ContextId; N], ContextId) {
     (world, tenants, lc)
 }
 
-/// Other slots, which a context may not use, are told who is next all the time.
+/// Other slots, which a context may not use, are constantly told which context runs next.
 #[test]
 fn the_boost_does_not_count_on_slots_that_go_on_with_others() {
     let mut world = World::new(&[RELAY; 3], 8);
@@ -299,7 +301,7 @@ fn the_boost_does_not_count_on_slots_that_go_on_with_others() {
     assert!(world.stats(waits).slices > 5);
 }
 
-/// Short urgent work ends before an interrupt is served: the slot goes on with the job that made way.
+/// Short urgent work ends before an interrupt is served: the slot returns to the preempted job.
 #[test]
 fn the_slot_goes_back_to_the_job_that_made_way_for_urgent_work() {
     let (mut world, [a, _], lc) = displaced();
@@ -312,13 +314,13 @@ fn the_slot_goes_back_to_the_job_that_made_way_for_urgent_work() {
     world.run_for(2 * MS);
     assert_eq!(world.state(lc), JobState::Done);
     assert_eq!(world.starts()[..3], [a, lc, a]);
-    // The wait is counted once, and so is what ran.
+    // Wait and run are counted once each.
     let stats = world.stats(a);
     let all = (stats.run + stats.wait).as_ns();
     assert!(all.abs_diff(world.now) < 800 * US, "{stats:?}");
 }
 
-/// Two tenants, and urgent work of 20 us that comes each `period` ns, for 200 ms.
+/// Two tenants, and urgent work of 20 us that arrives each `period` ns, for 200 ms.
 fn interrupted(params: [Params; 2], period: u64) -> (World, [ContextId; 2], u32) {
     let mut world = World::new(&[RELAY], 8);
     world.irq_delay = 5 * US;
@@ -337,7 +339,7 @@ fn interrupted(params: [Params; 2], period: u64) -> (World, [ContextId; 2], u32)
     (world, tenants, backs)
 }
 
-/// A slice that urgent work interrupts goes on with its rest.
+/// A slice that urgent work interrupts is continued afterwards.
 #[test]
 fn urgent_work_does_not_keep_others_from_their_turn() {
     let params = Params {
@@ -357,7 +359,7 @@ fn urgent_work_does_not_let_a_job_pass_its_cap() {
         timeslice: Params::TIMESLICE_MAX,
         ..Params::DEFAULT
     };
-    // The other one waits for its cap, too, most of the time.
+    // The other tenant is throttled most of the time, too.
     let (world, tenants, _) = interrupted([capped; 2], 50 * US);
     for ctx in tenants {
         let run = world.stats(ctx).run.as_ns();
@@ -365,7 +367,7 @@ fn urgent_work_does_not_let_a_job_pass_its_cap() {
     }
 }
 
-/// A save before the end of a slice is charged to the work that it makes way for.
+/// A save before the end of a slice is charged to the urgent work.
 #[test]
 fn urgent_work_pays_for_the_slice_that_it_cuts_short() {
     let mut world = World::new(&[RELAY], 8);
@@ -381,7 +383,7 @@ fn urgent_work_pays_for_the_slice_that_it_cuts_short() {
         world.run_for(100 * US);
         let may = !world.state(lc).is_live() && world.stats(a).slices > 10;
         if may && world.machine.slot_state(sid(0)) == Some(SlotState::Pausing(a)) {
-            // Its whole slice was told in advance: the job works.
+            // The whole slice was ordered in advance, so the job still works.
             world.start(lc, 10 * US).unwrap();
             cuts += 1;
         }
@@ -402,7 +404,7 @@ fn more_urgent_work_comes_before_the_job_that_made_way() {
     assert!(world.starts()[3..].contains(&a));
 }
 
-/// Its owner does not wait for the end of the urgent work, however long that is.
+/// Its owner does not wait for the end of the urgent work, however long it takes.
 #[test]
 fn the_job_that_made_way_is_held_and_closed_at_once() {
     let (mut world, [a, b], _) = displaced();
@@ -420,7 +422,8 @@ fn the_job_that_made_way_is_held_and_closed_at_once() {
     assert!(world.released.contains(&a));
 }
 
-/// Urgent work that lasts does not keep the job that made way from what waiting brings.
+/// If the urgent work lasts, the preempted job waits like any other: boosts and changes of
+/// parameters apply.
 #[test]
 fn the_job_that_made_way_waits_like_others_if_the_urgent_work_lasts() {
     let endless = || {
@@ -464,7 +467,7 @@ fn a_slot_does_not_go_back_to_a_job_that_is_held() {
     assert_eq!(relay(&mut world).backs, 0);
 }
 
-/// Another slot may become vacant for the job that made way.
+/// Another slot may become vacant for the preempted job.
 #[test]
 fn a_slot_does_not_go_back_where_another_one_may_be_vacant() {
     let mut world = World::new(&[RELAY, RELAY], 8);
@@ -480,7 +483,8 @@ fn a_slot_does_not_go_back_where_another_one_may_be_vacant() {
     assert_eq!(relay(&mut world).backs, 0);
 }
 
-/// While urgent work is named on a slot whose job is being saved, the other slot becomes vacant, and a gang waits for both.
+/// Urgent work is named on a slot whose job is being saved, the other slot becomes vacant, and a
+/// gang waits for both.
 #[test]
 fn a_gang_does_not_take_the_slot_of_urgent_work_that_is_named() {
     let mut world = World::new(&[RELAY; 2], 8);
@@ -508,12 +512,13 @@ fn a_gang_does_not_take_the_slot_of_urgent_work_that_is_named() {
     assert!(gang.iter().all(|&ctx| world.stats(ctx).slices > 0));
 }
 
-/// A latency-critical context announces work for the time just before a slice ends, after the card was told of the end.
+/// A latency-critical context announces work for a time just before the end of a slice that the
+/// card was already told of.
 fn announced() -> (World, [ContextId; 2], ContextId, u64) {
     let (mut world, tenants) = tenants(RELAY);
     let lc = critical(&mut world);
     world.run_until(20 * MS);
-    // What a save and a restore take is known by now.
+    // The times of a save and a restore are known by now.
     let told = orders(&world);
     while orders(&world) == told {
         world.run_for(10 * US);
@@ -540,12 +545,12 @@ fn a_hint_does_not_wait_for_the_end_of_a_slice_that_the_card_was_told_of() {
     world.start(lc, 10 * US).unwrap();
     world.run_for(2 * MS);
     assert_eq!(world.state(lc), JobState::Done);
-    // Who was named keeps the turn.
+    // The context that was named before runs next.
     assert_eq!(world.starts()[starts..][..2], [lc, next]);
     assert_eq!(world.stats(lc).hints_used, 1);
 }
 
-/// The job was stopped for it before the end of its slice.
+/// The job was stopped for the hint before the end of its slice.
 #[test]
 fn a_hint_that_is_taken_back_while_a_slice_is_cut_short_is_wasted() {
     let (mut world, _, lc, _) = announced();
@@ -557,7 +562,7 @@ fn a_hint_that_is_taken_back_while_a_slice_is_cut_short_is_wasted() {
     assert_eq!(world.stats(lc).hints_wasted, 1);
 }
 
-/// What was announced does not come: the one that was named runs when the hint has expired.
+/// The announced work does not arrive: the context that was named runs when the hint has expired.
 #[test]
 fn who_was_withdrawn_for_a_hint_runs_in_the_end() {
     let (mut world, _, lc, at) = announced();
@@ -568,7 +573,7 @@ fn who_was_withdrawn_for_a_hint_runs_in_the_end() {
     assert_eq!(world.stats(lc).hints_wasted, 1);
 }
 
-/// The record tells that the card took the one that was named before.
+/// The record shows that the card took the context that was named before.
 #[test]
 fn an_order_is_replaced_too_late() {
     let (mut world, [a, b]) = tenants(RELAY);
@@ -622,7 +627,7 @@ fn memory_of_who_is_named_stays_until_the_record() {
         world.run_for(6 * MS);
         assert!(world.released.contains(&b));
         assert_eq!(world.starts().contains(&b), taken);
-        // Dropped, and not saved.
+        // A job that was taken is dropped by a reset, and not saved.
         assert_eq!(
             world
                 .machine
@@ -700,7 +705,7 @@ fn a_record_that_is_lost_fails_both_jobs() {
     world.run_for(50 * MS);
     assert_eq!(world.state(a), JobState::Failed(Failure::Protocol));
     assert_eq!(world.state(b), JobState::Failed(Failure::Protocol));
-    // The slot goes on.
+    // The slot continues to work.
     let c = world.tenant(MS);
     world.start(c, MS).unwrap();
     world.run_for(2 * MS);
@@ -758,7 +763,7 @@ fn a_restore_is_broken_off_for_urgent_work() {
     assert_eq!(world.stats(a).failed + world.stats(b).failed, 0);
 }
 
-/// What a card says of times is limited by what can have passed.
+/// Times that a card reports are limited to the time that can have passed.
 #[test]
 fn nobody_is_charged_for_more_than_has_passed() {
     let (mut world, [a, b]) = tenants(RELAY);
@@ -767,6 +772,6 @@ fn nobody_is_charged_for_more_than_has_passed() {
     let run = world.stats(a).run + world.stats(b).run;
     assert!(run < Duration::from_ms(30));
     let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
-    // A slice is 10 ms at most, however long a save seems to take.
+    // A slice is at most 10 ms, however long a save seems to take.
     assert!(stats.save_max < Duration::from_ms(12));
 }

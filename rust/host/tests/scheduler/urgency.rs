@@ -40,7 +40,7 @@ fn lc_preempts_be_at_once_under_every_policy() {
         );
         world.run_for(60 * US);
         assert_eq!(world.machine.slot_of(lc), Some(sid(0)));
-        // Nobody cuts it short; then the other goes on where it was.
+        // The urgent job is not preempted; then the other one resumes where it was.
         world.run_for(MS);
         assert_eq!(world.state(lc), JobState::Done);
         assert_eq!(world.machine.slot_of(be), Some(sid(0)));
@@ -53,8 +53,8 @@ fn lc_preempts_be_at_once_under_every_policy() {
     }
 }
 
-/// A PAUSE is written again every few milliseconds, also where a save is known to take longer; that the slot will be free soon holds all
-/// the same, and no other one is taken besides.
+/// A PAUSE is written again every few milliseconds, even if a save is known to take longer. The
+/// slot still counts as about to become vacant, and no other slot is preempted in addition.
 #[test]
 fn a_save_that_takes_long_costs_no_second_preemption() {
     let mut world = world(2, PolicyKind::Fair);
@@ -84,7 +84,8 @@ fn a_save_that_takes_long_costs_no_second_preemption() {
     assert_eq!(more, 1);
 }
 
-/// A slot that does not answer in time is not counted on: work that goes first has another one.
+/// The scheduler does not count on a slot that does not respond in time: urgent work gets another
+/// one.
 #[test]
 fn lc_does_not_wait_for_a_slot_that_hangs() {
     let mut world = world(2, PolicyKind::Fair);
@@ -164,7 +165,8 @@ fn lc_may_be_said_and_taken_back_while_it_waits() {
 
 #[test]
 fn lc_pays_for_the_save_of_the_one_that_makes_way() {
-    // Each run of the best-effort job is cut by a save of 1 ms: against another like it, it loses nothing by that.
+    // A save of 1 ms cuts each run of the best-effort job, which loses no share to a similar job by
+    // this.
     let mut world = world(2, PolicyKind::Fair);
     for slot in &mut world.card.slots {
         slot.save = MS;
@@ -275,7 +277,7 @@ fn boost_gives_a_slice_to_the_starving() {
         let slices = world.stats(low).slices;
         assert!((15..=20).contains(&slices), "{policy:?}: {slices}");
         assert!(world.tenants[&low].longest_wait < 110 * MS);
-        // Each time a whole slice, and no more.
+        // Each boost gives a whole slice, and no more.
         let run = world.stats(low).run.as_ns() / slices;
         assert!((2 * MS..3 * MS).contains(&run), "{policy:?}: {run}");
         // Without the boost there is none.
@@ -325,8 +327,8 @@ fn boost_and_priority_out_of_range() {
     }
 }
 
-/// EPOCH's first figure: at t3 a tenant of higher priority comes, tenant 2 is saved; at t5 tenant 3 is done; at t6 tenant
-/// 2 goes on, with nothing lost.
+/// EPOCH's first figure: at t3 a tenant of higher priority arrives and tenant 2 is saved; at t5
+/// tenant 3 is done; at t6 tenant 2 resumes, without losing work.
 #[test]
 fn epoch_three_tenants_on_two_slots() {
     let mut world = world(2, PolicyKind::Priority);
@@ -360,8 +362,8 @@ fn epoch_three_tenants_on_two_slots() {
     assert_eq!(world.stats(one).preemptions, 0);
 }
 
-/// A PAUSE that falls into a restore is dropped. It is written again when the restore is over, not a fixed time later, once
-/// the card has told how long restores take.
+/// A PAUSE that falls into a restore is dropped. Once the card has reported how long restores take,
+/// it is written again when the restore is over, not after a fixed time.
 #[test]
 fn a_pause_in_a_restore_comes_again_when_that_is_over() {
     let mut world = world(1, PolicyKind::Fair);
