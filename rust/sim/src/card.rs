@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Simulated cards, fermata profile (docs/card.md): an engine that needs a given time for a job, and saves and restores in a given time. A
-//! slot with a relay is told by orders who runs next, goes on with that context by itself, and leaves a record of each run. A card
-//! panics where the driver breaks the card's rules, so that each run is a test, too.
+//! Simulated cards of the fermata profile (docs/card.md): an engine needs a given time for a job,
+//! and for saves and restores. Orders tell a slot with a relay which context runs next; the slot
+//! switches to that context by itself, and leaves a record of each run. A card panics if the driver
+//! breaks the rules of the card, so that each run is a test, too.
 
 use fermata_sched_host::sched::{
     ContextId, Duration, LeftReason, NextRun, Order, RunRecord, Status, Stop,
@@ -25,27 +26,27 @@ enum Engine {
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     engine: Engine,
-    /// Work that the job on the engine has left.
+    /// Remaining work of the job on the engine.
     left: u64,
     count: u32,
-    /// How long the last restore took, as the status tells it: in us.
+    /// How long the last restore took, as the status reports it: in us.
     restored: u64,
     window: Option<u32>,
     running: Option<u32>,
-    /// Counts what invalidates the engine's next step.
+    /// Counts events that invalidate the engine's next step.
     pub(crate) epoch: u32,
     /// PAUSEs that were dropped because the engine restored, saved or had ended.
     pub(crate) dropped: u64,
 }
 
-/// What the slot's engine came to.
+/// The result of a step of a slot's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It goes on by itself at this time.
+    /// Its next step is due at this time.
     Next(u64),
     /// It raises an interrupt: the job of this client is done.
     Finished { client: u32 },
-    /// It raises an interrupt: the job of this client is saved, and this work is left to it.
+    /// It raises an interrupt: the job of this client is saved, with this much work left.
     Paused { client: u32, left: u64 },
 }
 
@@ -80,7 +81,8 @@ impl Slot {
         self.window = None;
     }
 
-    /// START with `left` work, at `now`; it takes `restore` first. When the engine goes on by itself.
+    /// Handles a START at `now` of a job with `left` work, after a restore that takes `restore`.
+    /// Returns when the engine's next step is due.
     pub(crate) fn start(&mut self, now: u64, client: u32, left: u64, restore: Option<u64>) -> u64 {
         assert!(!self.active(), "START while a job runs");
         assert_eq!(self.window, Some(client), "START in another's window");
@@ -99,7 +101,7 @@ impl Slot {
         }
     }
 
-    /// PAUSE at `now`; when the save is complete, unless the PAUSE is dropped.
+    /// Handles a PAUSE at `now`. Returns when the save is complete, unless the PAUSE is dropped.
     pub(crate) fn pause(&mut self, now: u64, save: u64) -> Option<u64> {
         let Engine::Working { since } = self.engine else {
             self.dropped += 1;
@@ -111,7 +113,7 @@ impl Slot {
         Some(now + save)
     }
 
-    /// The time that the engine named has come.
+    /// Executes the engine's next step, which is due.
     pub(crate) fn step(&mut self) -> Step {
         match self.engine {
             Engine::Restoring { since, until } => {
@@ -158,7 +160,7 @@ const RECORDS: usize = 8;
 /// The longest time that an order can let a job work and still stop it, in us.
 const AT_MAX: u64 = 0xff_fffe;
 
-/// The slots, and what the card knows of contexts from memory.
+/// The slots, and the entries of contexts, which the card reads from memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Relay {
     slots: Vec<RelaySlot>,
@@ -168,24 +170,24 @@ pub(crate) struct Relay {
     load: u64,
     /// Restoring a snapshot, ns.
     restore: u64,
-    /// Saving one, ns.
+    /// Saving a snapshot, ns.
     save: u64,
 }
 
 /// A slot with a relay.
 #[derive(Clone, Debug, Default)]
 struct RelaySlot {
-    /// RUN: the number of the present or last run.
+    /// RUN: the number of the current or last run.
     number: u32,
     run: Option<Run>,
     held: Option<Order>,
-    /// The context that the slot goes back to after the run that it takes next.
+    /// The context that the slot returns to after its next run.
     back: Option<ContextId>,
     /// How the last run ended, if the slot is vacant and was not reset since.
     left: Option<LeftReason>,
     in_reset: bool,
     records: [Option<RunRecord>; RECORDS],
-    /// Counts what invalidates the engine's next step.
+    /// Counts events that invalidate the engine's next step.
     epoch: u32,
 }
 
@@ -198,24 +200,24 @@ struct Run {
     began: u64,
     /// When load and restore are over.
     works_at: u64,
-    /// When the job is done, unless it is stopped before.
+    /// When the job is done, unless it is stopped earlier.
     done_at: u64,
-    /// When the order that is held stops it.
+    /// When the held order stops the run.
     stop_at: Option<u64>,
-    /// It is stopped without being saved.
+    /// The run is stopped without a save.
     drops: bool,
     /// When its save began.
     saves_since: Option<u64>,
 }
 
-/// What an order, or the end of something that the engine does, has brought about on a slot.
+/// The effect of an order, or of a step of the engine, on a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing: the order was dropped.
     Dropped,
-    /// Nothing yet: a save that was under way goes on.
+    /// Nothing yet: a save that was under way continues.
     Goes,
-    /// The engine comes to the end of something at this time, unless another effect comes first.
+    /// The engine's next step is due at this time, unless another effect comes first.
     Next(u64),
     /// The slot was vacant and takes this context.
     Taken(NextRun),
@@ -226,11 +228,11 @@ pub(crate) enum Effect {
 /// A run that has left its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// Whose it was.
+    /// The context that ran.
     pub(crate) ctx: ContextId,
-    /// Why it has left.
+    /// Why the run has ended.
     pub(crate) reason: LeftReason,
-    /// Work that the job has left, ns.
+    /// Remaining work of the job, ns.
     pub(crate) work: u64,
     /// The context that the slot takes at once.
     pub(crate) next: Option<NextRun>,
@@ -247,12 +249,12 @@ impl Relay {
         }
     }
 
-    /// Counts what invalidates the next step of a slot's engine.
+    /// Returns the count of events that invalidate the next step of a slot's engine.
     pub(crate) fn epoch(&self, slot: usize) -> u32 {
         self.slots[slot].epoch
     }
 
-    /// The driver writes the entry and the registers of a context in memory.
+    /// Writes the entry and the registers of a context to memory, as the driver does.
     pub(crate) fn write_entry(&mut self, ctx: ContextId) {
         for slot in &self.slots {
             assert!(!slot.is_of(ctx), "context_changed: {ctx:?} runs");
@@ -261,7 +263,7 @@ impl Relay {
         self.entries[ctx.index()] = true;
     }
 
-    /// An order reaches a slot at `now`.
+    /// Handles an order that reaches a slot at `now`.
     pub(crate) fn order(&mut self, now: u64, id: usize, order: Order) -> Effect {
         let is_vacant = order.stop == Stop::Vacant;
         assert!(
@@ -283,7 +285,7 @@ impl Relay {
         }
     }
 
-    /// Checks that a slot may be told that `ctx` is next.
+    /// Checks that an order may name `ctx` for a slot.
     fn check_next(&self, id: usize, ctx: ContextId) {
         assert!(
             self.entries[ctx.index()],
@@ -307,7 +309,7 @@ impl Relay {
         }
     }
 
-    /// A slot keeps the order for its run, and the run has to stop when the order says.
+    /// Keeps an order for the run on a slot, which stops when the order says.
     fn hold(&mut self, now: u64, id: usize, order: Order) -> Effect {
         let slot = &mut self.slots[id];
         let run = slot.run.as_mut().expect("an order is held for a run");
@@ -332,7 +334,8 @@ impl Relay {
         Effect::Next(run.next_step())
     }
 
-    /// A slot goes on with a context, whose job has `work` left. When the engine goes on by itself.
+    /// Switches a slot to a context, whose job has `work` left. Returns when the engine's next step
+    /// is due.
     pub(crate) fn take(&mut self, now: u64, id: usize, next: NextRun, work: u64) -> u64 {
         let slot = &mut self.slots[id];
         assert!(slot.run.is_none(), "a slot has one run");
@@ -363,7 +366,7 @@ impl Relay {
         works_at + work
     }
 
-    /// The time that [`Effect::Next`] or [`Relay::take`] named has come.
+    /// Executes the step that [`Effect::Next`] or [`Relay::take`] announced, which is due.
     pub(crate) fn step(&mut self, now: u64, id: usize) -> Effect {
         let save = self.save;
         let run = self.slots[id].run.as_mut().expect("a run goes on");
@@ -379,7 +382,7 @@ impl Relay {
         self.leave(now, id, reason)
     }
 
-    /// The run on a slot ends: its record is written, and the order that is held is carried out.
+    /// Ends the run on a slot: writes its record, and executes the held order.
     fn leave(&mut self, now: u64, id: usize, reason: LeftReason) -> Effect {
         let slot = &mut self.slots[id];
         let run = slot.run.take().expect("a run leaves");
@@ -414,7 +417,7 @@ impl Relay {
         })
     }
 
-    /// The record of run `number` of a slot, if that has left one.
+    /// Returns the record of run `number` of a slot, if there is one.
     pub(crate) fn record(&self, id: usize, number: u32) -> Option<RunRecord> {
         let record = self.slots[id].records[number as usize % RECORDS];
         record.filter(|record| record.run == number)
@@ -455,7 +458,7 @@ impl RelaySlot {
 }
 
 impl Run {
-    /// When the engine comes to the end of something. A job that is done then is not stopped.
+    /// Returns when the engine's next step is due. A job that is done at that time is not stopped.
     fn next_step(&self) -> u64 {
         self.stop_at
             .map_or(self.done_at, |stop| stop.min(self.done_at))
@@ -488,7 +491,8 @@ mod tests {
 
     const WORK: u64 = 100 * US;
 
-    /// Two slots, and three contexts whose entries are written. The first one is on slot 0 since time 0.
+    /// Returns a card with two slots, and three contexts whose entries are written. The first
+    /// context has been on slot 0 since time 0.
     fn card() -> (Relay, [ContextId; 3]) {
         let mode = Mode::LC_BE.on_relay();
         let mut machine = mode.machine(2, 3);
@@ -520,7 +524,7 @@ mod tests {
         Order { after, stop, next }
     }
 
-    /// Run 1 stops when it has worked for so many us.
+    /// Returns an order that stops run 1 when it has worked for `us` us.
     fn after(us: u64, next: Option<NextRun>) -> Order {
         let after = Duration::from_us(us);
         let boundary = false;
@@ -545,7 +549,7 @@ mod tests {
             relay.order(10 * US, 0, after(30, Some(run(b)))),
             Effect::Next(stops)
         );
-        // One that is past is due at once.
+        // A stop time in the past is due at once.
         assert_eq!(
             relay.order(40 * US, 0, after(20, Some(run(b)))),
             Effect::Next(40 * US)
@@ -581,7 +585,7 @@ mod tests {
             Effect::Next(2 * US)
         );
         relay.step(2 * US, 0);
-        // The save goes on, for another context.
+        // The save continues, and another context runs next.
         assert_eq!(relay.order(3 * US, 0, after(0, Some(run(c)))), Effect::Goes);
         assert_eq!(left(relay.step(42 * US, 0)).next, Some(run(c)));
     }

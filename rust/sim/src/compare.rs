@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every mode on every workload at every load, each beside its LC clients alone on the slot, and beside them on a slot each.
+//! Every mode on every workload at every load, compared with the LC clients alone on the slot, and
+//! with the LC clients on a slot each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -12,45 +13,45 @@ use crate::sim::{run, Costs, Latency, Plan};
 use crate::workload::{Arrivals, ClientPlan, Kind, Phases, Workload};
 use crate::S;
 
-/// What is compared.
+/// The settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The workloads.
     pub workloads: Vec<Workload>,
-    /// The loads, as parts of the slot's time; the load of the table's own durations where `None`.
+    /// The loads, as parts of the slot's time; `None`: the load of the durations in the table.
     pub loads: Vec<Option<f64>>,
     /// The modes.
     pub modes: Vec<Mode>,
-    /// What things cost.
+    /// The costs of card and machine.
     pub costs: Costs,
     /// When the periodic clients begin.
     pub phases: Phases,
-    /// Seconds of virtual time in which requests come, where the workload has none of its own.
+    /// Seconds of virtual time in which requests arrive, unless the workload sets them.
     pub seconds: u64,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// One run, and what it is next to its LC clients alone, and to no preemption.
+/// The results of one run, also relative to its LC clients alone, and to no preemption.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The workload.
     pub workload: String,
     /// The load of LC and BE together.
     pub load: f64,
-    /// The durations are those of the table, not scaled.
+    /// The durations are those of the table, without scaling.
     pub natural: bool,
     /// The mode; "isolated" is LC with a slot for each client, "alone" LC without BE on one slot.
     pub mode: String,
-    /// Latency of LC requests, from arrival to the program's knowledge of the end.
+    /// Latency of LC requests, from arrival until the program is notified of the end.
     pub lc: Latency,
     /// Latency of BE requests.
     pub be: Latency,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
-    /// LC P50 over that alone, minus 1.
+    /// LC P50 relative to the P50 alone, minus 1.
     pub lc_p50_added: f64,
-    /// LC P99 over that alone, minus 1.
+    /// LC P99 relative to the P99 alone, minus 1.
     pub lc_p99_added: f64,
     /// Mean LC latency minus the mean LC latency alone, in us. `GPreempt`'s evaluation reports another figure: the mean of the
     /// clients' means, of latencies that begin with the preparation and not with the arrival.
@@ -59,7 +60,7 @@ pub struct Row {
     pub be_offered_per_s: f64,
     /// BE requests done per second.
     pub be_per_s: f64,
-    /// That, next to no preemption; absent where that was not run.
+    /// `be_per_s` relative to no preemption; absent if that was not run.
     pub be_kept: Option<f64>,
     /// The part of the time with a job on the slot, saves and restores included.
     pub utilisation: f64,
@@ -71,24 +72,25 @@ pub struct Row {
     pub pauses: u64,
     /// Orders posted.
     pub orders: u64,
-    /// Of the STARTs, those of contexts that a relay has gone on with by itself.
+    /// Of the STARTs, those that a relay did by itself.
     pub relayed: u64,
     /// Hints given.
     pub hints: u64,
     /// Of these, those that were followed by a job.
     pub hints_used: u64,
-    /// Requests that came in time and never ended: the load is more than the slot can do.
+    /// Requests that arrived in time and never ended: the slot is overloaded.
     pub unfinished: u64,
-    /// LC requests that were skipped because they were late, by clients that do so.
+    /// LC requests that were skipped because they were late, by clients that skip late requests.
     pub lc_skipped: u64,
-    /// The same of BE.
+    /// The same for BE.
     pub be_skipped: u64,
 }
 
-/// The clients that are there, and where.
+/// The clients of a run, and their slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// LC clients, each with a slot of its own: no schedule of one slot is faster for any of their requests.
+    /// LC clients, each with its own slot: no schedule of one slot serves any of their requests
+    /// faster.
     Isolated,
     /// LC clients on one slot, first come, first served.
     Alone,
@@ -107,7 +109,8 @@ impl Who {
 
     fn plan(self, clients: Vec<ClientPlan>, end: u64) -> Plan {
         let all = matches!(self, Self::All(_));
-        // Clients are numbered before BE clients are left out, so that an LC client has the same requests in every row.
+        // Clients are numbered before BE clients are removed, so that an LC client has the same
+        // requests in every row.
         let clients = clients
             .into_iter()
             .zip(0..)
@@ -139,10 +142,11 @@ impl Who {
     }
 }
 
-/// Rows that are no modes: "isolated" and "alone".
+/// Number of rows that are not modes: "isolated" and "alone".
 pub const REFERENCES: usize = 2;
 
-/// Runs all; rows in the order of workload, load, mode, the [`REFERENCES`] first.
+/// Runs all combinations. Rows are ordered by workload, load and mode, with the [`REFERENCES`]
+/// first.
 pub fn compare(settings: &Settings) -> Vec<Row> {
     let mut tasks = Vec::new();
     for workload in &settings.workloads {
@@ -195,7 +199,7 @@ fn one(settings: &Settings, workload: &Workload, load: Option<f64>) -> Vec<Row> 
     beside_alone(row, &settings.modes)
 }
 
-/// Every mode on the clients of a trace whose last request comes at `last`.
+/// Runs every mode on the clients of a trace whose last request arrives at `last`.
 pub fn on_trace(
     clients: &[ClientPlan],
     last: u64,
@@ -256,7 +260,8 @@ fn measure(plan: &Plan, who: Who) -> Row {
     }
 }
 
-/// The references and every mode, the latter next to "alone" and to no preemption.
+/// Returns the rows of the references and of every mode, the latter relative to "alone" and to no
+/// preemption.
 fn beside_alone(row: impl Fn(Who) -> Row, modes: &[Mode]) -> Vec<Row> {
     let mut rows = vec![row(Who::Isolated), row(Who::Alone)];
     rows.extend(modes.iter().map(|&mode| row(Who::All(mode))));

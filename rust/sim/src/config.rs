@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Workloads from `GPreempt`'s configuration files (docs/simulator.md has the format). Fields that say nothing of requests are ignored.
+//! Workloads from `GPreempt`'s configuration files (docs/simulator.md describes the format). Fields
+//! that do not concern requests are ignored.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,10 +23,11 @@ const SECONDS: RangeInclusive<u64> = 1..=3600;
 const FREQUENCY_MAX: f64 = 1e6;
 const PRIORITY: RangeInclusive<u64> = 0..=i32::MAX as u64;
 const PREPARATION_US_MAX: u64 = 60_000_000;
-/// What a request may take, in us.
+/// Range of the duration of a request, in us.
 pub const WORK_US: RangeInclusive<u64> = 1..=60_000_000;
 
-/// Reads a file. `work` has what a request of a model takes, in us, before what [`PROGRAMS`] says.
+/// Reads a file. `work` has the durations of a request of each model, in us; it takes precedence
+/// over [`PROGRAMS`].
 ///
 /// # Errors
 ///
@@ -101,7 +103,7 @@ fn part(task: &Field<'_>, seconds: u64, work: &[(String, u64)]) -> Result<Part> 
     })
 }
 
-/// Returns requests per second, and when they come.
+/// Returns requests per second, and when they arrive.
 fn arrivals(load: &Field<'_>, seconds: u64) -> Result<(f64, Arrivals)> {
     match load.text("type")? {
         "trace" => {
@@ -124,7 +126,7 @@ fn arrivals(load: &Field<'_>, seconds: u64) -> Result<(f64, Arrivals)> {
     }
 }
 
-/// Returns the times of a trace before the end, in order.
+/// Returns the times of a trace up to the end, in order.
 fn times(load: &Field<'_>, seconds: u64) -> Result<Vec<TraceRequest>> {
     let mut times = Vec::new();
     for time in load.list("trace", REQUESTS_MAX as usize)? {
@@ -169,13 +171,13 @@ fn us_of(client: &Field<'_>, work: &[(String, u64)]) -> Result<u64> {
     })
 }
 
-/// A value, and where it is in the file.
+/// A value, and its position in the file.
 struct Field<'a> {
     path: String,
     value: &'a Value,
 }
 
-/// Returns a value as it stands in the file, or so much of it that it is found again.
+/// Returns a value as it is written in the file, or enough of it to find it there.
 fn shown(value: Option<&Value>) -> String {
     match value {
         None => "missing".into(),
@@ -198,7 +200,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns what is wrong with a field, and what to write there.
+    /// Returns a message that says what is wrong with a field, and what to write there.
     fn wrong(&self, name: &str, remedy: &str) -> String {
         let shown = shown(self.value.get(name));
         format!("{} is {shown}: give {remedy}", self.path_of(name))
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(period, 10 * MS);
     }
 
-    /// Puts a value in the place of another, or takes that away.
+    /// Returns the configuration with one value replaced, or removed.
     fn changed(pointer: &str, value: Value) -> Value {
         let mut config = config();
         *config.pointer_mut(pointer).unwrap() = value;

@@ -18,54 +18,56 @@ pub struct Settings {
     pub mode: Mode,
     /// Cards.
     pub cards: usize,
-    /// Slots of each.
+    /// Slots of each card.
     pub slots: usize,
-    /// Contexts of each.
+    /// Contexts of each card.
     pub contexts: usize,
-    /// The part of the slots' time that requests ask for.
+    /// The part of the slots' time that requests demand.
     pub load: f64,
-    /// What things cost.
+    /// The costs of card and machine.
     pub costs: Costs,
     /// Milliseconds of virtual time.
     pub ms: u64,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What a fleet did, and what it cost to find out.
+/// The results of a fleet, and what the simulation took.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// How slots are shared.
     pub mode: String,
     /// Cards.
     pub cards: usize,
-    /// Slots of all.
+    /// Slots of all cards.
     pub slots: usize,
-    /// Contexts of all.
+    /// Contexts of all cards.
     pub contexts: usize,
-    /// The part of the slots' time that requests ask for.
+    /// The part of the slots' time that requests demand.
     pub load: f64,
     /// Seconds of virtual time.
     pub virtual_s: f64,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
-    /// Events that schedulers decided on.
+    /// Events that schedulers handled.
     pub decisions: u64,
     /// STARTs.
     pub starts: u64,
-    /// Requests of one context in five, the short ones.
+    /// Latency of the short requests, of one context in five.
     pub lc: Latency,
-    /// The others.
+    /// Latency of the other requests.
     pub be: Latency,
     /// The part of the slots' time with a job.
     pub utilisation: f64,
     /// Seconds that the simulation took.
     pub run_s: f64,
-    /// The most memory that the process had during it, in MiB; absent where the system does not say.
+    /// Peak memory of the process during the simulation, in MiB; absent if the system does not
+    /// report it.
     pub peak_mib: Option<f64>,
 }
 
-/// Requests of every context are Poisson; one in five is LC, with work a tenth of the others' mean. Work is exponential.
+/// Returns clients with Poisson arrivals and exponential work. One in five is LC, with a tenth of
+/// the mean work of the others.
 fn clients(settings: &Settings) -> Vec<ClientPlan> {
     let mean_be = 5 * MS;
     let mean_lc = mean_be / 10;
@@ -128,9 +130,10 @@ pub fn fleet(settings: &Settings) -> Row {
     }
 }
 
-/// Lets the kernel forget the process's peak of memory, so that the next run has one of its own.
+/// Resets the process's peak memory, so that the next run gets its own peak.
 fn reset_peak() {
-    // Where that is not possible the peak is that of the largest run so far: still true of the largest.
+    // If this fails, the peak is that of the largest run so far, which is right for the largest
+    // run.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Gangs beside a latency-critical stream, and what the same work does without gangs.
+//! Gangs beside a latency-critical stream, and the same work without gangs.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::{MS, S, US};
 /// The sizes of gangs, and of cards.
 pub const SIZES: [usize; 3] = [2, 4, 8];
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How slots are shared.
@@ -25,15 +25,15 @@ pub struct Settings {
     pub singles: usize,
     /// Requests per second of the LC client.
     pub rate: f64,
-    /// What things cost.
+    /// The costs of card and machine.
     pub costs: Costs,
     /// Seconds of virtual time.
     pub seconds: u64,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What gangs did, next to the same work without gangs.
+/// The results of gangs, and of the same work without gangs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// How slots are shared.
@@ -42,13 +42,13 @@ pub struct Row {
     pub slots: usize,
     /// Members of each gang.
     pub members: usize,
-    /// Gangs: two more members than there are slots, at least.
+    /// Gangs: at least two more members than there are slots.
     pub gangs: usize,
     /// BE clients in no gang.
     pub singles: usize,
-    /// The longest time by which a member was started after another one that it waited together with.
+    /// The longest time between the STARTs of two members that waited together.
     pub skew_us: f64,
-    /// That, as a part of a save and a restore.
+    /// The same, as a part of a save and a restore.
     pub skew_switches: f64,
     /// The same without gangs.
     pub skew_apart_us: f64,
@@ -56,7 +56,7 @@ pub struct Row {
     pub useful: f64,
     /// The same without gangs.
     pub useful_apart: f64,
-    /// What is lost of it by gangs; less than 0: gained.
+    /// The part of it that gangs lose; negative: a gain.
     pub loss: f64,
     /// The part of the slots' time in which engines worked on jobs of gangs.
     pub gang_useful: f64,
@@ -70,11 +70,12 @@ pub struct Row {
 
 /// Work of a request of the LC client.
 const LC_WORK: u64 = 500 * US;
-/// Work of a request of each other client, on the average.
+/// Mean work of a request of each other client.
 const BE_WORK: u64 = 20 * MS;
 
 impl Settings {
-    /// As many gangs as make two more members than there are slots, at least: so some always wait.
+    /// Returns the number of gangs: there are at least two more members than slots, so that some
+    /// always wait.
     fn gangs(&self) -> usize {
         (self.slots + 2).div_ceil(self.members)
     }

@@ -2,9 +2,10 @@
 
 //! The scheduler of `fermata.ko` over virtual time (docs/simulator.md).
 //!
-//! What decides here is `rust/sched`, the very files that the module compiles, by way of `rust/host`. Simulated are the
-//! cards, the time that the machine between them takes, and the programs that ask for slots. Nothing reads a clock: the same
-//! arguments give the same numbers, bit for bit.
+//! Decisions are made by `rust/sched`, the same source files that the module compiles, by way of
+//! `rust/host`. The cards, the delays of the machine between scheduler and card, and the programs
+//! that request slots are simulated. Nothing reads a clock: the same arguments give the same
+//! numbers, bit for bit.
 
 pub mod compare;
 pub mod config;

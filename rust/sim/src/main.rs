@@ -34,7 +34,7 @@ struct Args {
 }
 
 impl Args {
-    /// The modes that were asked for, or else `default`.
+    /// Returns the modes that were requested, or else `default`.
     fn modes<'a>(&'a self, default: &'a [Mode]) -> &'a [Mode] {
         if self.modes.is_empty() {
             default
@@ -214,7 +214,7 @@ fn parse_work(text: &str) -> Result<(String, u64), String> {
         .ok_or_else(|| "give MODEL=US, US from 1 to 60000000".into())
 }
 
-/// The workloads that were asked for.
+/// Returns the workloads that were requested.
 fn workloads(what: &CompareArgs) -> Result<Vec<Workload>> {
     let mut workloads = Workload::all();
     for name in &what.workloads {
@@ -274,7 +274,7 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// More rows than this are not read by anybody: they go to a file, and what matters is printed.
+/// Limit of printed rows: longer tables go to a file, and a summary is printed.
 const ROWS_PRINTED: usize = 100;
 
 fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
@@ -391,7 +391,7 @@ fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Resu
     Ok(())
 }
 
-/// A trace that was made for this: LC comes in bursts, as it does neither by Poisson nor by period.
+/// A trace made for `make sim`: LC arrives in bursts, unlike Poisson or periodic arrivals.
 const BURSTS: &str = include_str!("../traces/bursts.csv");
 
 fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) -> Result<()> {
@@ -414,7 +414,8 @@ mod tests {
 
     use super::*;
 
-    /// Arguments of one name in two structs that a command takes together are refused at run time only.
+    /// Arguments of the same name in two structs that one command takes are refused only at run
+    /// time.
     #[test]
     fn every_command_takes_its_defaults() {
         Args::command().debug_assert();

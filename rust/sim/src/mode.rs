@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ways to share a slot that are compared, in terms of what the scheduler offers. All that the simulator knows of
-//! policies and parameters is in this file.
+//! The ways to share a slot that are compared, in terms of what the scheduler offers. Everything
+//! that the simulator knows about policies and parameters is in this file.
 
 use fermata_sched_host::sched::{
     ContextConfig, Duration, GroupKey, Params, PolicyKind, Profile, Scheduler, Time, Urgency,
@@ -16,15 +16,17 @@ use crate::{MS, US};
 pub enum Sharing {
     /// First come, first served; no job leaves its slot before it is done.
     NoPreemption,
-    /// Weighted fair, but no job leaves its slot before it is done: who had less time goes first at each end of a job.
+    /// Weighted fair, but no job leaves its slot before it is done: at the end of each job the
+    /// client with the smallest virtual time runs next.
     RunToCompletion,
-    /// Round robin by slices.
+    /// Round robin with slices.
     Slices(u64),
-    /// Weighted fair by slices.
+    /// Weighted fair with slices.
     Fair(u64),
-    /// LC preempts BE at once; weighted fair among themselves, LC by slices of so long, BE by 2 ms.
+    /// LC preempts BE at once; weighted fair within each, LC with these slices, BE with 2 ms.
     LcBe(u64),
-    /// As [`Mode::LC_BE`], and LC clients say when they will want the slot, before they prepare a request.
+    /// As [`Mode::LC_BE`], and before they prepare a request LC clients give a hint when they will
+    /// want the slot.
     Hints,
 }
 
@@ -33,14 +35,14 @@ pub enum Sharing {
 pub struct Mode {
     /// How the slot is shared.
     pub sharing: Sharing,
-    /// The card has a relay: it switches by itself.
+    /// The card has a relay, and switches by itself.
     pub relay: bool,
 }
 
-/// What the name of a mode on a card with a relay ends with.
+/// Suffix of the name of a mode on a card with a relay.
 const RELAY: &str = "-relay";
 
-/// What modes there are.
+/// The names of all modes.
 pub const NAMES: &str = "no-preemption, run-to-completion, slices-Nus, fair-Nus, lc-be, lc-be-Nus, hints, and each of them with -relay";
 
 impl Mode {
@@ -48,12 +50,13 @@ impl Mode {
     pub const NO_PREEMPTION: Self = Self::of(Sharing::NoPreemption);
     /// [`Sharing::RunToCompletion`].
     pub const RUN_TO_COMPLETION: Self = Self::of(Sharing::RunToCompletion);
-    /// [`Sharing::LcBe`] with the slice that `GPreempt` gives to LC: as good as none.
+    /// [`Sharing::LcBe`] with the slice that `GPreempt` gives to LC, which is practically
+    /// unlimited.
     pub const LC_BE: Self = Self::of(Sharing::LcBe(1_000 * MS));
     /// [`Sharing::Hints`].
     pub const HINTS: Self = Self::of(Sharing::Hints);
 
-    /// What `make sim` compares: where a relay tells something, both cards.
+    /// The modes that `make sim` compares: on both cards if a relay makes a difference.
     pub const ALL: [Self; 10] = [
         Self::NO_PREEMPTION,
         Self::RUN_TO_COMPLETION,
@@ -67,7 +70,7 @@ impl Mode {
         Self::HINTS.on_relay(),
     ];
 
-    /// Those in which LC goes before BE.
+    /// The modes in which LC preempts BE.
     pub const URGENT: [Self; 4] = [
         Self::LC_BE,
         Self::LC_BE.on_relay(),
@@ -75,13 +78,13 @@ impl Mode {
         Self::HINTS.on_relay(),
     ];
 
-    /// What fleets are run with.
+    /// The modes of fleets.
     pub const FLEET: [Self; 3] = [Self::NO_PREEMPTION, Self::LC_BE, Self::HINTS];
 
-    /// What gangs are run with.
+    /// The modes of gangs.
     pub const GANGS: [Self; 1] = [Self::LC_BE];
 
-    /// The mode on a card without a relay.
+    /// Returns the mode on a card without a relay.
     pub const fn of(sharing: Sharing) -> Self {
         Self {
             sharing,
@@ -89,12 +92,12 @@ impl Mode {
         }
     }
 
-    /// [`Sharing::Slices`] of so many ns.
+    /// Returns [`Sharing::Slices`] with slices of `ns` ns.
     pub const fn slices(ns: u64) -> Self {
         Self::of(Sharing::Slices(ns))
     }
 
-    /// The same on a card with a relay.
+    /// Returns the mode on a card with a relay.
     #[must_use]
     pub const fn on_relay(self) -> Self {
         Self {
@@ -103,17 +106,17 @@ impl Mode {
         }
     }
 
-    /// Its name on the command line and in reports.
+    /// Returns its name on the command line and in reports.
     pub fn name(self) -> String {
         let card = if self.relay { RELAY } else { "" };
         self.sharing.name() + card
     }
 
-    /// The mode of a name.
+    /// Returns the mode with a name.
     ///
     /// # Errors
     ///
-    /// What names there are.
+    /// The names of all modes.
     pub fn parse(name: &str) -> Result<Self, String> {
         let sharing = name.strip_suffix(RELAY);
         let mode = Self::of(Sharing::parse(sharing.unwrap_or(name))?);
@@ -123,7 +126,7 @@ impl Mode {
         })
     }
 
-    /// The machine of a card with this many slots of one engine, and room for `contexts`.
+    /// Returns the scheduler of a card with this many slots of one engine, and room for `contexts`.
     pub fn machine(self, slots: usize, contexts: usize) -> Scheduler {
         let mut config = card(slots);
         for slot in config.slots.iter_mut().flatten().filter(|_| self.relay) {
@@ -136,12 +139,12 @@ impl Mode {
         machine
     }
 
-    /// Does a client say when it will want the slot?
+    /// Does a client give hints?
     pub fn hints(self, kind: Kind) -> bool {
         self.sharing == Sharing::Hints && kind == Kind::Lc
     }
 
-    /// What a client's context is.
+    /// Returns the configuration of a client's context.
     pub fn context(self, kind: Kind) -> ContextConfig {
         let (timeslice, urgency) = self.sharing.share(kind);
         ContextConfig {
@@ -198,7 +201,7 @@ impl Sharing {
         }
     }
 
-    /// The slice and the urgency of a client.
+    /// Returns the slice and the urgency of a client.
     fn share(self, kind: Kind) -> (Duration, Urgency) {
         if self == Self::Hints {
             return Mode::LC_BE.sharing.share(kind);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A cluster of nodes with a card each, under a scheduler like Slurm's: jobs that are preempted, or whose node is drained, begin again
-//! elsewhere, or go on elsewhere from a checkpoint (docs/simulator.md).
+//! A cluster of nodes with a card each, under a scheduler like Slurm's: jobs that are preempted, or
+//! whose node is drained, restart on another node, or resume there from a checkpoint
+//! (docs/simulator.md).
 
 mod jobs;
 
@@ -17,20 +18,21 @@ use serde::Serialize;
 
 use crate::S;
 
-/// Shares of a card. A job has so many of them at least; what others leave, it gets as well.
+/// Shards of a card. A job gets at least the shards that it requests, and a part of the unused
+/// ones.
 pub const SHARDS: u8 = 8;
 
-/// What becomes of a job that has to leave its node.
+/// What happens to a job that must leave its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// It is queued again, and begins anew.
+    /// It is queued again, and restarts.
     Requeue,
-    /// It is saved, and goes on where it was.
+    /// It is saved, and resumes where it was.
     Checkpoint,
 }
 
 impl Strategy {
-    /// Both.
+    /// Both strategies.
     pub const ALL: [Self; 2] = [Self::Requeue, Self::Checkpoint];
 
     fn name(self) -> &'static str {
@@ -46,40 +48,40 @@ impl Strategy {
 pub struct Settings {
     /// Nodes.
     pub nodes: usize,
-    /// How long is simulated.
+    /// How much time is simulated.
     pub end: u64,
-    /// The mean time from the end of a node's drain to the next; 0: none is drained.
+    /// The mean time from the end of a node's drain to its next drain; 0: no node is drained.
     pub drain_every: u64,
     /// How long a node is drained.
     pub drain_for: u64,
     /// How long a job that is saved cannot run: save, transfer and restore.
     pub move_time: u64,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What a cluster did with jobs.
+/// The results of a cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Requeue or checkpoint.
     pub strategy: &'static str,
     /// Nodes.
     pub nodes: usize,
-    /// The part of the cards' time that the jobs ask for.
+    /// The part of the cards' time that the jobs demand.
     pub load: f64,
     /// Days of virtual time.
     pub days: f64,
-    /// Jobs that came.
+    /// Jobs that were submitted.
     pub jobs: usize,
     /// Of these, those that did not end in time.
     pub unfinished: usize,
-    /// Times that a job had to leave for an urgent one.
+    /// How often a job was preempted by an urgent one.
     pub preempted: u64,
-    /// Times that a job had to leave a node that was drained.
+    /// How often a job had to leave a node that was drained.
     pub drained: u64,
-    /// The part of the cards' time that went into jobs that ended.
+    /// The part of the cards' time that was used for jobs that ended.
     pub completed: f64,
-    /// The part of the cards' time that was lost because jobs began anew.
+    /// The part of the cards' time that was lost because jobs restarted.
     pub lost: f64,
     /// Slowdown of the jobs that are not urgent.
     pub normal: Slowdown,
@@ -87,8 +89,8 @@ pub struct Row {
     pub urgent: Slowdown,
 }
 
-/// The time from submission to end, over the time that the job takes with its own shards and no more, at least 10 s. A job that did
-/// not end counts as if it had ended with the simulation.
+/// The time from submission to end, divided by the time that the job takes with only its own
+/// shards, at least 10 s. A job that did not end counts as if it had ended with the simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Slowdown {
     /// The mean.
@@ -100,7 +102,7 @@ pub struct Slowdown {
 }
 
 impl Slowdown {
-    /// The least time that a job counts as.
+    /// The shortest time that a job counts as.
     const LEAST: u64 = 10 * S;
 
     fn of(mut samples: Vec<f64>) -> Self {
@@ -117,7 +119,7 @@ impl Slowdown {
     }
 }
 
-/// Runs jobs, which are in the order of their submission, on a cluster.
+/// Runs jobs, which are ordered by submission, on a cluster.
 pub fn placement(settings: &Settings, strategy: Strategy, jobs: &[Job]) -> Row {
     let outcome = Cluster::new(settings, strategy, jobs).run();
     row(settings, strategy, jobs, &outcome)
@@ -158,14 +160,14 @@ fn row(settings: &Settings, strategy: Strategy, jobs: &[Job], outcome: &Outcome)
 /// Jobs of a class that are considered at a time, as Slurm's `bf_max_job_test`.
 const CONSIDERED: usize = 100;
 
-/// Something that happens. Ordered only for the heap.
+/// An event. Ordered only for the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// The next job is submitted.
     Submitted,
     /// A job that was saved can run again.
     Moved { id: u32 },
-    /// A job of a node ends, unless the epoch is over.
+    /// A job of a node ends, unless the node's epoch has changed.
     Ends { node: u32, epoch: u32 },
     /// A node is drained.
     Drain { node: u32 },
@@ -173,19 +175,19 @@ enum What {
     Back { node: u32 },
 }
 
-/// What came of the jobs.
+/// The results of a run.
 #[derive(Debug)]
 struct Outcome {
     /// When each job ended.
     ended: Vec<Option<u64>>,
     preempted: u64,
     drained: u64,
-    /// Work that was done in vain, in ns.
+    /// Work that was lost by restarts, in ns.
     lost: u64,
 }
 
-/// A place that is kept for the first job that has to wait, chosen anew at each decision: others use the node only if they are gone by
-/// then.
+/// A node that is kept for the first job that has to wait, chosen again at each decision: other
+/// jobs use the node only if they end by then.
 #[derive(Clone, Copy)]
 struct Reservation {
     id: u32,
@@ -193,8 +195,9 @@ struct Reservation {
     at: u64,
 }
 
-/// A cluster and its scheduler: by class and submission, with backfilling behind the first job that has to wait, and preemption for urgent
-/// jobs, as Slurm's main and backfill schedulers with preemption by QOS.
+/// A cluster and its scheduler. Jobs are ordered by class and submission, with backfilling behind
+/// the first job that has to wait, and urgent jobs preempt others, as under Slurm's main and
+/// backfill schedulers with preemption by QOS.
 struct Cluster<'a> {
     settings: &'a Settings,
     strategy: Strategy,
@@ -205,11 +208,11 @@ struct Cluster<'a> {
     rng: Xoshiro256PlusPlus,
     submitted: usize,
     nodes: Vec<Node>,
-    /// The nodes with so many free shards.
+    /// The nodes by their number of free shards.
     free: [BTreeSet<u32>; SHARDS as usize + 1],
-    /// Jobs that wait, by number: first the urgent ones.
+    /// Waiting jobs, by number: first the urgent ones.
     waiting: [BTreeSet<u32>; 2],
-    /// Work that each job has left while it is on no node, in ns.
+    /// Remaining work of each job while it is on no node, in ns.
     left: Vec<u64>,
     reserved: Option<Reservation>,
     outcome: Outcome,
@@ -278,7 +281,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Returns whether a job may begin now that could not before.
+    /// Handles an event. Returns whether a job that could not begin before may begin now.
     fn happen(&mut self, what: What) -> bool {
         match what {
             What::Submitted => {
@@ -310,7 +313,7 @@ impl<'a> Cluster<'a> {
         self.class(id).insert(id);
     }
 
-    /// Changes a node, and awaits what happens there next.
+    /// Changes a node, and schedules its next event.
     fn change<T>(&mut self, id: u32, f: impl FnOnce(&mut Node) -> T) -> T {
         let node = &mut self.nodes[id as usize];
         self.free[usize::from(node.free())].remove(&id);
@@ -344,7 +347,7 @@ impl<'a> Cluster<'a> {
         self.enter(until, What::Back { node: id });
     }
 
-    /// A job has to leave its node.
+    /// Removes a job from its node.
     fn evict(&mut self, id: u32, job: u32) {
         let now = self.now;
         let left = self.change(id, |node| node.remove(now, job));
@@ -380,7 +383,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Begins a job if there is a node. The first job for which there is none has a node reserved.
+    /// Begins a job if a node has room. A node is reserved for the first job for which none has
+    /// room.
     fn place(&mut self, id: u32) {
         if let Some(node) = self.fitting(id) {
             return self.begin(id, node);
@@ -413,7 +417,7 @@ impl Cluster<'_> {
         nodes.copied().find(|&node| !is_kept(node))
     }
 
-    /// Returns the node that has room for a job first, and when at the latest.
+    /// Returns the node that has room for a job first, and the latest time of that.
     fn earliest(&self, id: u32) -> Option<Reservation> {
         let shards = self.jobs[id as usize].shards;
         let nodes = self.nodes.iter().zip(0..);
@@ -423,8 +427,8 @@ impl Cluster<'_> {
         Some(Reservation { id, node, at })
     }
 
-    /// Has normal jobs leave a node, the youngest first, until so many shards are free: the node that lacks the fewest shards.
-    /// Returns the node.
+    /// Preempts normal jobs of the node that lacks the fewest shards, the youngest first, until
+    /// this many shards are free. Returns the node.
     fn clear(&mut self, shards: u8) -> Option<u32> {
         let is_normal = |id: u32| self.jobs[id as usize].class == Class::Normal;
         let nodes = self.nodes.iter().zip(0..);
@@ -450,8 +454,8 @@ impl Cluster<'_> {
     }
 }
 
-/// Work is counted in parts of a nanosecond, so that whatever jobs share a card, each gains a whole number in a nanosecond: 840 can be
-/// divided by 1 to [`SHARDS`].
+/// Work is counted in parts of a nanosecond. 840 is divisible by 1 to [`SHARDS`], so whatever jobs
+/// share a card, each does a whole number of parts in a nanosecond.
 const PARTS: u64 = 840;
 
 /// A job on a node.
@@ -459,14 +463,14 @@ const PARTS: u64 = 840;
 struct Running {
     id: u32,
     shards: u8,
-    /// When it came.
+    /// When it came to the node.
     came: u64,
-    /// Work that it has left, in parts.
+    /// Remaining work, in parts.
     left: u64,
 }
 
 impl Running {
-    /// When it ends at the latest.
+    /// Returns the latest time at which it ends.
     fn latest_end(&self, now: u64) -> u64 {
         let alone = self.left.div_ceil(PARTS * u64::from(self.shards));
         now + alone * u64::from(SHARDS)
@@ -477,20 +481,20 @@ impl Running {
 #[derive(Debug, Default)]
 struct Node {
     running: Vec<Running>,
-    /// Until when the work of its jobs is counted.
+    /// The time up to which the work of its jobs is counted.
     counted: u64,
     is_drained: bool,
-    /// Counts what invalidates the next end.
+    /// Counts events that invalidate the next end of a job.
     epoch: u32,
 }
 
 impl Node {
-    /// Shards of its jobs.
+    /// Returns the shards of its jobs.
     fn used(&self) -> u8 {
         self.running.iter().map(|job| job.shards).sum()
     }
 
-    /// Shards that a job can have.
+    /// Returns the shards that a job can have.
     fn free(&self) -> u8 {
         if self.is_drained {
             0
@@ -509,7 +513,7 @@ impl Node {
         }
     }
 
-    /// A job comes, with so much work left.
+    /// Adds a job, with `left` work.
     fn add(&mut self, now: u64, id: u32, job: &Job, left: u64) {
         self.advance(now);
         self.epoch += 1;
@@ -521,7 +525,7 @@ impl Node {
         });
     }
 
-    /// A job leaves. Returns the work that it has left, in ns.
+    /// Removes a job. Returns its remaining work, in ns.
     fn remove(&mut self, now: u64, id: u32) -> u64 {
         self.advance(now);
         self.epoch += 1;
@@ -530,13 +534,13 @@ impl Node {
         job.left.div_ceil(PARTS)
     }
 
-    /// The job that has no work left, after [`Node::advance`].
+    /// Returns the job that has no work left, after [`Node::advance`].
     fn ended(&self) -> Option<u32> {
         let ended = self.running.iter().find(|job| job.left == 0);
         ended.map(|job| job.id)
     }
 
-    /// When the next of its jobs ends if nothing else happens.
+    /// Returns when the next of its jobs ends if nothing else happens.
     fn next_end(&self) -> Option<u64> {
         let used = u64::from(self.used());
         let ends = self.running.iter().map(|job| {
@@ -546,7 +550,8 @@ impl Node {
         ends.min()
     }
 
-    /// When so many shards are free at the latest, if nothing comes. `None`: never, as the node is drained.
+    /// Returns the latest time at which this many shards are free, if no job is added; `None`:
+    /// never, because the node is drained.
     fn free_at(&self, now: u64, shards: u8) -> Option<u64> {
         if self.is_drained {
             return None;
@@ -582,11 +587,11 @@ mod tests {
             shards,
             class: Class::Normal,
         };
-        // Alone, a job of one shard has all of the card.
+        // Alone, a job of one shard has the whole card.
         node.add(0, 0, &job(1), 600);
         assert_eq!(node.next_end(), Some(600));
         assert_eq!(node.running[0].latest_end(0), 4_800);
-        // With one of two shards the first has a third from then on.
+        // When a job of two shards is added, the first job has a third from then on.
         node.add(300, 1, &job(2), 600);
         assert_eq!(node.free(), 5);
         assert_eq!(node.next_end(), Some(1_200));

@@ -20,11 +20,11 @@ use crate::{compare, fleet, gangs, placement};
 /// build/reports/sim.json.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// What card and machine cost.
+    /// The costs of card and machine.
     pub costs: Costs,
-    /// What a request of each program takes, before it is scaled to a load.
+    /// The duration of a request of each program, before it is scaled to a load.
     pub programs: &'static [Program],
     /// When the periodic clients of the compared workloads begin; absent where no workloads were compared.
     pub phases: Option<Phases>,
@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Without results.
+    /// Returns a report without results.
     pub fn new(seed: u64, costs: Costs) -> Self {
         Self {
             seed,
@@ -67,7 +67,7 @@ fn table(header: &[impl ToString], left: usize) -> Table {
     table
 }
 
-/// What things cost, in a line.
+/// Returns the costs of card and machine, in one line.
 pub fn costs(costs: &Costs) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     format!(
@@ -86,7 +86,7 @@ pub fn costs(costs: &Costs) -> String {
     )
 }
 
-/// What the columns of [`compare_table`] mean.
+/// The meaning of the columns of [`compare_table`].
 pub const LEGEND: &str = "\
 load *: durations as in the table of programs, or given; else all scaled by one factor to reach the load
 isolated: each LC client has a slot of its own; alone: all LC clients on one slot, without BE
@@ -94,7 +94,7 @@ P50, P99, max: LC latency, arrival to end, us; +: over alone; BE/s: BE requests 
 kept: of the BE/s of no-preemption; used: time with a job on the slot, saves and restores included
 skipped: requests that were late, of clients that skip them";
 
-/// The comparison as a table, a row for each mode.
+/// Returns the comparison as a table, with a row for each mode.
 pub fn compare_table(rows: &[&compare::Row]) -> Table {
     let header = [
         "", "load", "mode", "LC P50", "P99", "max", "P50 +%", "P99 +%", "mean +", "BE/s", "kept %",
@@ -140,10 +140,11 @@ pub fn compare_table(rows: &[&compare::Row]) -> Table {
     out
 }
 
-/// A figure of the sweep: its name, and what it is of a row.
+/// A figure of the sweep: its name, and its value for a row.
 type Figure = (&'static str, fn(&compare::Row) -> f64);
 
-/// How one mode fares over the loads, a row for each workload and figure. Empty without a sweep.
+/// Returns the figures of one mode over the loads, a row for each workload and figure; `None`
+/// without a sweep.
 pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
     let name = mode.name();
     let rows = rows.iter().filter(|row| !row.natural && row.mode == name);
@@ -169,7 +170,7 @@ pub fn sweep_table(rows: &[compare::Row], mode: Mode) -> Option<Table> {
     Some(out)
 }
 
-/// Gangs as a table, each figure beside that without gangs.
+/// Returns gangs as a table, with each figure beside the one without gangs.
 pub fn gangs_table(rows: &[gangs::Row]) -> Table {
     let header = [
         "mode",
@@ -212,7 +213,7 @@ pub fn gangs_table(rows: &[gangs::Row]) -> Table {
     out
 }
 
-/// Fleets as a table.
+/// Returns fleets as a table.
 pub fn fleet_table(rows: &[fleet::Row]) -> Table {
     let header = [
         "mode",
@@ -248,7 +249,7 @@ pub fn fleet_table(rows: &[fleet::Row]) -> Table {
     out
 }
 
-/// Clusters as a table.
+/// Returns clusters as a table.
 pub fn placement_table(rows: &[placement::Row]) -> Table {
     let header = [
         "strategy",
@@ -291,10 +292,11 @@ pub fn placement_table(rows: &[placement::Row]) -> Table {
 
 type Value = fn(&Row) -> f64;
 
-/// Of isolated and alone; the modes have the palette's.
+/// The colors of isolated and alone; those of the modes are from the palette.
 const REFERENCE_COLORS: [Color; REFERENCES] = [Color(0xaa, 0xaa, 0xaa), Color(0x55, 0x55, 0x55)];
 
-/// Draws the rows of one workload over the load to `file`: latencies in three panels, throughput in the last.
+/// Draws the rows of one workload over the load to `file`: latencies in three panels, throughput in
+/// the last.
 ///
 /// # Errors
 ///
@@ -335,7 +337,7 @@ pub fn draw(rows: &[&Row], title: &str, file: &Path) -> Result<()> {
     svg.write(file).with_context(|| file.display().to_string())
 }
 
-/// The modes of a workload's rows, which repeat with each load.
+/// Returns the modes of a workload's rows, which repeat with each load.
 fn modes<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let mut modes: Vec<&str> = Vec::new();
     for row in rows {
@@ -364,7 +366,7 @@ fn panel<'a>(
             name: (*mode).into(),
             color,
             marker,
-            // What others are compared with is seen beside them where they are equal.
+            // The references are bold, so that they remain visible where modes are equal to them.
             bold: marker < REFERENCES,
             points: rows.map(|row| (row.load * 100.0, value(row))).collect(),
             is_level: false,

@@ -18,12 +18,12 @@ use crate::mode::Mode;
 use crate::workload::ClientPlan;
 use crate::{S, US};
 
-/// What is simulated.
+/// The plan of a simulation.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How slots are shared.
     pub mode: Mode,
-    /// What things cost.
+    /// The costs of card and machine.
     pub costs: Costs,
     /// Cards.
     pub cards: usize,
@@ -31,20 +31,21 @@ pub struct Plan {
     pub slots: usize,
     /// The clients of each card.
     pub clients: Vec<Vec<ClientPlan>>,
-    /// The scheduler is told which clients are gangs.
+    /// Clients with the same gang number are gangs for the scheduler.
     pub gangs: bool,
-    /// All that is random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Requests that come before this time, in ns, are not counted.
+    /// Requests that arrive before this time, in ns, are not counted.
     pub warm_up: u64,
-    /// Requests come until this time, in ns.
+    /// Requests arrive until this time, in ns.
     pub end: u64,
-    /// Those that came in time may end until this much later, in ns.
+    /// Requests that arrived in time may end until this much later, in ns.
     pub drain: u64,
 }
 
 impl Plan {
-    /// A card with one slot and these clients, whose requests of one second count.
+    /// Returns a plan of a card with one slot and these clients, whose requests of one second
+    /// count.
     pub fn one_slot(mode: Mode, costs: Costs, clients: Vec<ClientPlan>) -> Self {
         Self {
             mode,
@@ -61,22 +62,22 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The results of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Latencies of LC requests, from their arrival to the moment the program knows of the end, in ns.
+    /// Latencies of LC requests, from arrival until the program is notified of the end, in ns.
     pub lc: Vec<u64>,
-    /// Those of BE requests.
+    /// Latencies of BE requests.
     pub be: Vec<u64>,
-    /// BE requests that ended between the warm-up and the end, whenever they came.
+    /// BE requests that ended between the warm-up and the end, whenever they arrived.
     pub be_done: u64,
-    /// Requests that came in time and had not ended when the simulation did.
+    /// Requests that arrived in time and had not ended when the simulation did.
     pub unfinished: u64,
-    /// Requests in all.
+    /// Total of requests.
     pub requests: u64,
-    /// LC requests that were skipped, of those that count.
+    /// Skipped LC requests, of those that count.
     pub lc_skipped: u64,
-    /// BE requests that were skipped, of those that count.
+    /// Skipped BE requests, of those that count.
     pub be_skipped: u64,
     /// Events given to the scheduler.
     pub decisions: u64,
@@ -92,19 +93,19 @@ pub struct Outcome {
     pub orders: u64,
     /// Orders that the card dropped.
     pub orders_dropped: u64,
-    /// Of the STARTs, those of contexts that a relay has gone on with by itself.
+    /// Of the STARTs, those that a relay did by itself.
     pub relayed: u64,
     /// Hints given.
     pub hints: u64,
     /// Of these, those that were followed by a job.
     pub hints_used: u64,
-    /// How long members of gangs were started after others that they waited together with, in ns.
+    /// Times between the STARTs of members of a gang that waited together, in ns.
     pub skews: Vec<u64>,
     /// Time in which engines worked on jobs of gangs, in ns.
     pub gang_work: u64,
     /// Time in which engines worked on other BE jobs, in ns.
     pub be_work: u64,
-    /// Jobs that failed. Nothing misbehaves here, so: none.
+    /// Jobs that failed: none, because nothing misbehaves here.
     pub failed: u64,
     /// Sum over all slots of the time with a job on it until the end, in ns.
     pub busy: u64,
@@ -114,7 +115,7 @@ pub struct Outcome {
 struct Card {
     machine: Scheduler,
     hardware: Hardware,
-    /// Counts what invalidates the timer of each slot.
+    /// Counts events that invalidate the timer of each slot.
     timers: [u32; MAX_SLOTS],
     /// The client of each context, by its index.
     clients: Vec<u32>,
@@ -135,13 +136,14 @@ struct Sim<'a> {
     agenda: Agenda,
     card: Card,
     clients: Vec<Client>,
-    /// Actions of one event, kept for its room.
+    /// Actions of one event; kept to avoid allocations.
     actions: Vec<Action>,
     outcome: Outcome,
 }
 
-/// Runs a plan. Cards have nothing to do with each other, so each is simulated from begin to end before the next: what is in use at a
-/// time fits into the caches of a processor, however many cards there are.
+/// Runs a plan. Cards are independent of each other, so each is simulated from beginning to end
+/// before the next: the data in use fits into the caches of a processor, however many cards there
+/// are.
 pub fn run(plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
     let mut first = 0;
@@ -153,7 +155,8 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 impl<'a> Sim<'a> {
-    /// The index of the first client is `first`. The card's figures are added to `outcome`.
+    /// Returns a simulation of one card. The index of its first client is `first`, and the card's
+    /// figures are added to `outcome`.
     fn new(plan: &'a Plan, clients: &[ClientPlan], first: u64, outcome: Outcome) -> Self {
         let mut sim = Self {
             plan,
@@ -292,13 +295,13 @@ impl Hardware {
 }
 
 impl Outcome {
-    /// The part of the slots' time with a job on it, its saves and restores included.
+    /// Returns the part of the slots' time with a job on the slot, including saves and restores.
     pub fn utilisation(&self, plan: &Plan) -> f64 {
         let slots = (plan.cards * plan.slots) as f64;
         self.busy as f64 / (slots * plan.end as f64)
     }
 
-    /// BE requests per second that ended while requests came.
+    /// Returns the number of BE requests per second that ended while requests arrived.
     pub fn be_per_s(&self, plan: &Plan) -> f64 {
         self.be_done as f64 / ((plan.end - plan.warm_up) as f64 / S as f64)
     }
@@ -314,22 +317,23 @@ fn slot_id(slot: u8) -> SlotId {
     SlotId::new(slot).expect("a card has at most eight slots")
 }
 
-/// Something that happens to a card.
+/// An event of a card.
 #[derive(Clone, Debug)]
 enum What {
-    /// The next request of a client comes.
+    /// The next request of a client arrives.
     Arrival { client: u32 },
-    /// A client says when it will want the slot.
+    /// A client gives a hint when it will want the slot.
     Hint { client: u32, at: u64 },
     /// A client has prepared its request.
     Ready { client: u32 },
-    /// A client has heard of the end of its request.
+    /// A client is notified of the end of its request.
     Heard { client: u32 },
-    /// The engine of a slot comes to the end of something.
+    /// A step of a slot's engine is due.
     Engine { slot: u8, epoch: u32 },
     /// A status read of a slot returns.
     Status { slot: u8 },
-    /// An order reaches a slot with a relay. All that waits in the agenda is as large as the largest of these.
+    /// An order reaches a slot with a relay. It is boxed, because every entry of the agenda is as
+    /// large as the largest event.
     Order { slot: u8, order: Box<Order> },
     /// The interrupt of a relay's record is handled.
     Record { slot: u8 },
@@ -337,7 +341,7 @@ enum What {
     Timer { slot: u8, timer: u32 },
 }
 
-/// Ordered by time, then by the order in which they were made: so a run is repeatable.
+/// Ordered by time, then by creation, so that a run is repeatable.
 struct Entered {
     at: u64,
     seq: u64,
@@ -364,7 +368,7 @@ impl Ord for Entered {
     }
 }
 
-/// What is going to happen.
+/// Future events.
 #[derive(Default)]
 struct Agenda {
     heap: BinaryHeap<Reverse<Entered>>,
@@ -372,19 +376,19 @@ struct Agenda {
 }
 
 impl Agenda {
-    /// Enters what happens at a time.
+    /// Enters an event.
     fn push(&mut self, at: u64, what: What) {
         self.seq += 1;
         let seq = self.seq;
         self.heap.push(Reverse(Entered { at, seq, what }));
     }
-    /// Takes out what happens next.
+    /// Removes and returns the next event.
     fn pop(&mut self) -> Option<Entered> {
         self.heap.pop().map(|Reverse(next)| next)
     }
 }
 
-/// What the card and the machine between card and scheduler cost, in ns.
+/// The costs of the card, and of the machine between card and scheduler, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::Args)]
 pub struct Costs {
     /// Save of a snapshot, ns
@@ -434,7 +438,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// An A100 as `GPreempt` has it (44 MB of state at 1.1 TB/s: 40 us each way), and a common machine with `PCIe`.
+    /// An A100 as in `GPreempt` (44 MB of state at 1.1 TB/s: 40 us each way), and a common machine
+    /// with `PCIe`.
     pub const DEFAULT: Self = Self {
         save: 40 * US,
         restore: 40 * US,
@@ -448,7 +453,7 @@ impl Costs {
         wake: 5 * US,
         preparation_off: 0,
     };
-    /// Nothing costs anything, as in a textbook.
+    /// Everything is free, as in a textbook.
     pub const ZERO: Self = Self {
         save: 0,
         restore: 0,
@@ -480,7 +485,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of samples in ns, which are sorted by this.
+    /// Returns the latencies of samples in ns, which it sorts.
     pub fn of(samples: &mut [u64]) -> Self {
         if samples.is_empty() {
             return Self::default();
@@ -498,7 +503,7 @@ impl Latency {
     }
 }
 
-/// The nearest rank of a percentile in samples that are sorted and not empty.
+/// Returns the nearest-rank percentile of samples that are sorted and not empty.
 fn rank(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]

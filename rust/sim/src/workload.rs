@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The workloads of `GPreempt`'s evaluation. Rates, arrival processes and preparation times are those of its configuration files, which
-//! [`config`](crate::config) reads; how long a request occupies the accelerator is not in them, so [`PROGRAMS`] chooses it
-//! (docs/simulator.md has the reasons), and a sweep scales the whole table by one factor to reach a load.
+//! The workloads of `GPreempt`'s evaluation. Rates, arrival processes and preparation times are
+//! those of its configuration files, which [`config`](crate::config) reads. The files do not say
+//! how long a request occupies the accelerator, so [`PROGRAMS`] chooses durations
+//! (docs/simulator.md gives the reasons), and a sweep scales the whole table by one factor to reach
+//! a load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +27,13 @@ pub enum Kind {
     Be,
 }
 
-/// A program that clients run, and how long one request of it has the accelerator when it runs alone.
+/// A program that clients run, and how long one request of it occupies the accelerator when it runs
+/// alone.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Program {
     /// Its name.
     pub name: &'static str,
-    /// In us, before it is scaled.
+    /// In us, before scaling.
     pub us: u64,
 }
 
@@ -49,7 +52,7 @@ const SSSP: Program = program("SSSP", 1_600);
 const PAGERANK: Program = program("PageRank", 3_200);
 const CC: Program = program("CC", 1_600);
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: [Program; 10] = [
     VGG, RESNET, DENSENET, INCEPTION, BERT, WEATHER, BFS, SSSP, PAGERANK, CC,
 ];
@@ -57,7 +60,8 @@ const NETWORKS: [Program; 5] = [VGG, RESNET, DENSENET, INCEPTION, BERT];
 
 /// How far the clock of a periodic client may be off under [`Phases::Drifting`].
 pub const DRIFT: f64 = 0.005;
-/// How long a client prepares a request's data before it needs the accelerator; also how long before a hint comes.
+/// How long a client prepares the data of a request before it needs the accelerator; a hint is
+/// given this far ahead.
 const PREPARATION: u64 = 200 * US;
 
 /// One client: a program that has requests at a rate, and handles them one after the other.
@@ -65,24 +69,24 @@ const PREPARATION: u64 = 200 * US;
 pub struct ClientPlan {
     /// LC or BE.
     pub kind: Kind,
-    /// When its requests come.
+    /// When its requests arrive.
     pub arrivals: Arrivals,
-    /// How much work each is.
+    /// The work of each request.
     pub work: Work,
     /// How long it prepares each request, in ns.
     pub preparation: u64,
-    /// Of several requests that wait, the client takes the newest and skips the others.
+    /// If several requests wait, the client takes the newest and skips the others.
     pub skips_late: bool,
-    /// Number of the random sequence that the client draws its requests from; where absent, the client's index among the clients of
-    /// all cards.
+    /// Number of the random sequence from which the client draws its requests; if absent, the
+    /// client's index among the clients of all cards.
     pub stream: Option<u64>,
-    /// Clients of a card with the same number begin their requests together, when each has one; and are
-    /// a gang, if the plan says so.
+    /// Clients of a card with the same number begin their requests together, when each has one, and
+    /// are a gang if the plan says so.
     pub gang: Option<u32>,
 }
 
 impl ClientPlan {
-    /// A client that prepares nothing, skips nothing and is in no gang.
+    /// Returns a client that prepares nothing, skips nothing and is in no gang.
     pub fn new(kind: Kind, arrivals: Arrivals, work: Work) -> Self {
         Self {
             kind,
@@ -96,7 +100,7 @@ impl ClientPlan {
     }
 }
 
-/// When the first requests of the periodic clients of a workload come.
+/// When the first requests of the periodic clients of a workload arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phases {
@@ -114,9 +118,9 @@ pub enum Phases {
 pub struct Workload {
     /// A to E, Y, Z, or the name of a configuration file.
     pub name: String,
-    /// What it is, in a line.
+    /// A description, in one line.
     pub text: String,
-    /// Seconds for which requests come, where the workload says so itself.
+    /// Seconds for which requests arrive, if the workload sets them.
     pub seconds: Option<u64>,
     /// The clients, by their names.
     parts: Vec<Part>,
@@ -129,15 +133,16 @@ pub struct Part {
     pub id: String,
     /// LC or BE.
     pub kind: Kind,
-    /// What a request takes, in us.
+    /// The duration of a request, in us.
     pub us: u64,
     /// Requests per second.
     pub rate: f64,
-    /// When they come.
+    /// When they arrive.
     pub arrivals: Arrivals,
-    /// A periodic client is staggered with the other staggered clients of its rate; otherwise the client begins at 0.
+    /// A periodic client is staggered with the other staggered clients of its rate; otherwise the
+    /// client begins at 0.
     pub staggered: bool,
-    /// How long each is prepared, in ns.
+    /// How long each request is prepared, in ns.
     pub preparation: u64,
 }
 
@@ -158,8 +163,8 @@ impl Workload {
         &self.parts
     }
 
-    /// The workloads by their names in `GPreempt`'s evaluation, but REAL, a trace of 50 kB: its file can be given
-    /// ([`config`](crate::config)).
+    /// Returns the workloads by their names in `GPreempt`'s evaluation, except REAL, a trace of 50
+    /// kB, whose file can be given ([`config`](crate::config)).
     pub fn all() -> Vec<Self> {
         let lc = |rate| vec![Part::periodic(Kind::Lc, VGG, rate)];
         let five = |kind, rate| {
@@ -215,22 +220,24 @@ impl Workload {
         ]
     }
 
-    /// The part of a slot's time that the requests ask for with the durations of [`PROGRAMS`]; it may be over 1.
+    /// Returns the part of a slot's time that the requests demand with the durations of
+    /// [`PROGRAMS`], which may exceed 1.
     pub fn natural_load(&self) -> f64 {
         let us = self.parts.iter().map(|part| part.rate * part.us as f64);
         us.sum::<f64>() / 1e6
     }
 
-    /// Requests per second of a kind.
+    /// Returns the requests per second of a kind.
     pub fn rate(&self, kind: Kind) -> f64 {
         let parts = self.parts.iter().filter(|part| part.kind == kind);
         parts.map(|part| part.rate).sum()
     }
 
-    /// The clients, with all work scaled so that they ask for `load` of a slot.
+    /// Returns the clients, with all work scaled so that they demand `load` of a slot.
     pub fn clients(&self, load: f64, phases: Phases) -> Vec<ClientPlan> {
         let scale = load / self.natural_load();
-        // The beginning of the next client of each rate, in whole requests per second, as GPreempt groups them.
+        // When the next client of each rate begins. Rates are whole requests per second, as
+        // GPreempt groups them.
         let mut next: BTreeMap<u64, u64> = BTreeMap::new();
         let clients = self.parts.iter().map(|part| {
             let work = ((part.us * US) as f64 * scale) as u64;
@@ -254,7 +261,7 @@ impl Workload {
     }
 }
 
-/// Returns arrivals of a client of so many requests per second: one in each period.
+/// Returns periodic arrivals of `rate` requests per second.
 pub fn periodic(rate: f64, phase: Phase) -> Arrivals {
     Arrivals::Periodic {
         period: (crate::S as f64 / rate) as u64,
@@ -262,7 +269,7 @@ pub fn periodic(rate: f64, phase: Phase) -> Arrivals {
     }
 }
 
-/// Returns arrivals of a client of so many requests per second on the average: a Poisson process.
+/// Returns Poisson arrivals of a mean of `rate` requests per second.
 pub fn poisson(rate: f64) -> Arrivals {
     let mean = crate::S as f64 / rate;
     Arrivals::Poisson { mean }
@@ -286,7 +293,7 @@ impl Part {
     }
 }
 
-/// A request of a trace: when, and its work if it has its own, in ns.
+/// A request of a trace: its time, and its work if given, in ns.
 pub type TraceRequest = (u64, Option<u64>);
 
 /// How the requests of one client follow one another.
@@ -296,41 +303,42 @@ pub enum Arrivals {
     Periodic {
         /// In ns.
         period: u64,
-        /// When the first one comes.
+        /// When the first one arrives.
         phase: Phase,
     },
     /// A Poisson process.
     Poisson {
-        /// The mean distance of two requests, in ns.
+        /// The mean time between two requests, in ns.
         mean: f64,
     },
-    /// By time, ascending.
+    /// The requests, in ascending order of time.
     Trace(Arc<[TraceRequest]>),
 }
 
-/// When the first request of a periodic client comes.
+/// When the first request of a periodic client arrives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
     /// At this time, in ns.
     At(u64),
     /// At a time within the first period, drawn once.
     Random {
-        /// The client's clock is fast or slow by up to this part, drawn once, so that clients of one rate pass one another.
+        /// The client's clock is fast or slow by up to this part, drawn once, so that the phases of
+        /// clients of one rate drift apart.
         drift: f64,
     },
 }
 
-/// How much work a request is, in ns of an engine to itself.
+/// The work of a request, in ns of exclusive use of an engine.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Each the same.
+    /// The same for each request.
     Fixed(u64),
     /// Exponentially distributed around this mean.
     Exponential(f64),
 }
 
-/// The requests of one client, in order. Two sources of the same seed and stream give the same requests, whatever happens
-/// to them: so modes are compared on the same requests.
+/// The requests of one client, in order. Two sources of the same seed and stream give the same
+/// requests, whatever happens to the requests, so that modes are compared on the same requests.
 #[derive(Clone, Debug)]
 pub struct Source {
     arrivals: Arrivals,
@@ -341,7 +349,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The source number `stream` of `seed`.
+    /// Returns source number `stream` of `seed`.
     pub fn new(mut arrivals: Arrivals, work: Work, seed: u64, stream: u64) -> Self {
         // seed_from_u64 spreads the bits; the odd factor keeps (1, 2) and (2, 1) apart.
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream;
@@ -371,7 +379,7 @@ impl Source {
 }
 
 impl Iterator for Source {
-    /// When a request comes, and how much work it is.
+    /// When a request arrives, and its work.
     type Item = (u64, u64);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -405,12 +413,12 @@ impl Iterator for Source {
 
 /// The header of a trace file.
 const HEADER: &str = "time_us,client,kind,work_us";
-/// An hour and a minute: longer ones are mistakes.
+/// An hour and a minute: longer times are mistakes.
 const TIME_MAX_US: u64 = 3_600_000_000;
 const WORK_MAX_US: u64 = 60_000_000;
 
-/// The clients of a trace, in the order of their names, and the time of the last request in ns. A trace is a CSV file of requests, in any
-/// order; a kind is LC or BE.
+/// Returns the clients of a trace, ordered by name, and the time of the last request in ns. A trace
+/// is a CSV file of requests, in any order; a kind is LC or BE.
 ///
 /// # Errors
 ///
@@ -513,7 +521,7 @@ mod tests {
         }
     }
 
-    /// Returns the beginnings of the periodic clients, in us.
+    /// Returns when the periodic clients begin, in us.
     fn phases(workload: &Workload, load: f64) -> Vec<u64> {
         let clients = workload.clients(load, Phases::Staggered);
         let phases = clients.iter().map(|client| match client.arrivals {

@@ -21,8 +21,9 @@ fn task(id: &str, load: &Value, model: &str, priority: u64, preparation: u64) ->
     json!({ "id": id, "load": load, "client": client })
 }
 
-/// An LC client has the same requests in all rows, also where BE clients precede the LC client and a row leaves the BE clients out. A
-/// mode without costs then gives the LC client the latencies that it has alone, because BE never delays LC.
+/// An LC client has the same requests in all rows, even if BE clients precede it and a row omits
+/// the BE clients. Without costs, a mode then gives the LC client the same latencies as alone,
+/// because BE never delays LC.
 #[test]
 fn lc_has_the_same_requests_without_be() {
     let poisson = |rate: u64| json!({ "type": "poisson", "frequency": rate });
@@ -51,7 +52,7 @@ fn lc_has_the_same_requests_without_be() {
     }
 }
 
-/// The tasks of `GPreempt`'s file of this workload.
+/// Returns the tasks of `GPreempt`'s file of this workload.
 fn tasks(name: &str) -> Vec<Value> {
     const NETWORKS: [&str; 5] = ["resnet152", "densenet", "vgg", "inception", "bert"];
     const GRAPHS: [&str; 4] = ["bfs", "sssp", "pagerank", "cc"];
@@ -96,7 +97,7 @@ fn tasks(name: &str) -> Vec<Value> {
     [lc, be].concat()
 }
 
-/// A built-in workload is what `GPreempt`'s file of the same name is.
+/// A built-in workload equals `GPreempt`'s file of the same name.
 #[test]
 fn built_in_workloads_are_as_their_files() {
     for phases in [Phases::Staggered, Phases::Drifting] {
@@ -129,7 +130,7 @@ fn built_in_workloads_are_as_their_files() {
     }
 }
 
-/// One client, whose requests of 4 ms come at these milliseconds.
+/// Runs one client, whose requests of 4 ms arrive at these milliseconds.
 fn outcome(times: &[u64], skips_late: bool) -> Outcome {
     let times: Vec<_> = times.iter().map(|ms| (ms * MS, None)).collect();
     let client = ClientPlan {
@@ -145,7 +146,7 @@ fn outcome(times: &[u64], skips_late: bool) -> Outcome {
 
 #[test]
 fn a_client_skips_requests_that_are_late() {
-    // The first ends at 4 ms: those of 1 and 2 ms are skipped, that of 3 ms is begun.
+    // The first request ends at 4 ms: those of 1 and 2 ms are skipped, and that of 3 ms begins.
     let times = [0, 1, 2, 3, 10];
     let skipping = outcome(&times, true);
     assert_eq!(skipping.lc, [4 * MS, 5 * MS, 4 * MS]);

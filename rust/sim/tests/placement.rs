@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Clusters: what was computed by hand, what a formula gives, and what checkpoints must not lose.
+//! Clusters: results computed by hand and by a formula, and that checkpoints lose nothing.
 
 use fermata_sim::placement::{placement, synthetic, Class, Job, Row, Settings, Strategy};
 use fermata_sim::S;
@@ -17,7 +17,7 @@ const ONE_NODE: Settings = Settings {
     seed: 1,
 };
 
-/// A job that takes `run` seconds with its shards and no more.
+/// Returns a job that takes `run` seconds with only its shards.
 fn job(submitted: u64, run: u64, shards: u8, class: Class) -> Job {
     Job {
         submitted: submitted * S,
@@ -32,7 +32,7 @@ fn near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() < 1e-6, "{found}, not {wanted}");
 }
 
-/// An urgent job of 10 s comes when a normal one of 100 s is half done.
+/// An urgent job of 10 s arrives when a normal one of 100 s is half done.
 #[test]
 fn a_job_that_is_preempted_begins_anew_or_goes_on() {
     let jobs = [job(0, 100, 8, Class::Normal), job(50, 10, 8, Class::Urgent)];
@@ -56,7 +56,7 @@ fn a_job_that_is_preempted_begins_anew_or_goes_on() {
     near(rows(20)[1].normal.p50, 1.2);
 }
 
-/// The place that was kept for the second job is the first job's once the first has to leave.
+/// The node that was reserved for the second job goes to the first job once that has to leave.
 #[test]
 fn a_job_that_had_to_leave_goes_before_later_ones() {
     let jobs = [
@@ -70,15 +70,16 @@ fn a_job_that_had_to_leave_goes_before_later_ones() {
     near(row.urgent.p99, 1.0);
 }
 
-/// A job of half a card has all of it until another comes; the card goes to a job of all shards before those that came later, unless
-/// these are gone by then.
+/// A job of half a card has the whole card until another job arrives. A job of all shards gets the
+/// card before jobs that arrived later, unless these end in time.
 #[test]
 fn who_waits_longest_is_not_passed_for_long() {
     let row = |jobs: &[Job]| placement(&ONE_NODE, Strategy::Checkpoint, jobs);
     let first = job(0, 100, 4, Class::Normal);
     near(row(&[first]).normal.p50, 0.5);
     let wide = job(10, 100, 8, Class::Normal);
-    // The first ends at 50, the wide one at 150, the long one, which would not be gone in time, at 250.
+    // The first ends at 50, the wide one at 150, and the long one, which would not end in time, at
+    // 250.
     let long = job(20, 200, 4, Class::Normal);
     near(
         row(&[first, wide, long]).normal.mean,
@@ -113,7 +114,8 @@ fn a_node_is_a_queue() {
     assert!((mean / wanted - 1.0).abs() < 0.02, "{mean}, not {wanted}");
 }
 
-/// Many nodes, drains and urgent jobs: the same run twice is the same, checkpoints lose nothing, and complete more.
+/// Many nodes, drains and urgent jobs: repeated runs are equal, and checkpoints lose nothing and
+/// complete more.
 #[test]
 fn checkpoints_lose_no_work() {
     const HOUR: u64 = 3_600 * S;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the simulator promises: the same numbers for the same seed, the same requests for every mode, no request lost.
+//! The simulator's promises: the same numbers for the same seed, the same requests for every mode,
+//! and no lost requests.
 
 use fermata_sim::compare::{compare, on_trace, Row, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
@@ -14,7 +15,7 @@ fn settings(seed: u64) -> Settings {
         loads: vec![None, Some(0.7)],
         modes: Mode::ALL.to_vec(),
         costs: Costs::DEFAULT,
-        // All phase differences, and not only one.
+        // Cover all phase differences, not only one.
         phases: Phases::Drifting,
         seconds: 2,
         seed,
@@ -48,7 +49,7 @@ fn every_mode_has_the_same_requests_and_loses_none() {
     }
 }
 
-/// A client whose requests come at these times, with so much work each.
+/// Returns a client whose requests arrive at these times, with this work each.
 fn client(kind: Kind, requests: &[(u64, u64)]) -> ClientPlan {
     let requests: Vec<_> = requests
         .iter()
@@ -65,7 +66,8 @@ fn client(kind: Kind, requests: &[(u64, u64)]) -> ClientPlan {
     }
 }
 
-/// A short history, reckoned by hand: BE begins at 0 with 5 ms, LC comes at 1 ms with 1 ms.
+/// A short history, calculated by hand: BE begins at 0 with 5 ms of work, and LC arrives at 1 ms
+/// with 1 ms of work.
 #[test]
 fn a_switch_takes_what_the_costs_say() {
     let costs = Costs::DEFAULT;
@@ -92,7 +94,8 @@ fn a_switch_takes_what_the_costs_say() {
     assert_eq!((slices.starts, slices.saves), (3, 1));
 }
 
-/// The history above. BE, which came before the warm-up, ends within the time that counts; or it is saved after that time.
+/// The history above. BE, which arrived before the warm-up, ends within the time that counts, or is
+/// saved after that time.
 #[test]
 fn throughput_counts_what_ends_between_the_warm_up_and_the_end() {
     let plan = |mode, warm_up, end| Plan {
@@ -130,7 +133,7 @@ fn a_trace_is_followed() {
     assert_eq!(us(0), (2, 1_000, 1_000));
     assert_eq!(us(1), (2, 1_000, 1_000));
     assert_eq!(us(2), (2, 1_000, 5_000));
-    // Round robin by 2 ms: the slice that runs ends at 2 ms.
+    // Round robin with slices of 2 ms: the current slice ends at 2 ms.
     assert_eq!(
         (rows[4].mode.as_str(), us(4)),
         ("slices-2000us", (2, 1_000, 2_000))
@@ -159,7 +162,7 @@ fn a_fleet_is_the_sum_of_its_cards() {
     assert_eq!(many.lc.count + many.be.count, many.requests as usize);
 }
 
-/// What LC costs when it comes while BE runs: the save of the other, and what every START costs.
+/// LC that arrives while BE runs waits for one save, and for the usual costs of a START.
 #[test]
 fn lc_waits_for_one_save() {
     let costs = Costs::DEFAULT;
@@ -174,7 +177,8 @@ fn lc_waits_for_one_save() {
     assert_eq!((outcome.starts, outcome.saves), (3, 1));
 }
 
-/// LC clients that never queue behind one another are as fast alone as with a slot each; those that do are not.
+/// LC clients that never queue behind one another are as fast alone as with a slot each; clients
+/// that do queue are not.
 #[test]
 fn alone_is_slower_than_isolated_only_by_queueing() {
     let rows = compare(&Settings {
@@ -195,11 +199,11 @@ fn alone_is_slower_than_isolated_only_by_queueing() {
     }
 }
 
-/// With a hint LC waits for nothing: the save is over when it comes.
+/// With a hint LC waits for nothing: the save is over when LC arrives.
 #[test]
 fn announced_lc_waits_for_no_save() {
     let costs = Costs::DEFAULT;
-    // The first one tells what a save takes.
+    // The first request shows how long a save takes.
     let lc = ClientPlan {
         preparation: 200 * US,
         ..client(Kind::Lc, &[(MS, MS), (20 * MS, MS)])
@@ -216,7 +220,8 @@ fn announced_lc_waits_for_no_save() {
     assert_eq!((outcome.hints, outcome.hints_used), (2, 2));
 }
 
-/// What hints are for: LC as good as alone, although the slot is full, and hardly less for BE.
+/// The purpose of hints: LC is as fast as alone, although the slot is full, and BE loses hardly
+/// anything.
 #[test]
 fn hints_keep_lc_as_good_as_alone() {
     let rows = compare(&Settings {
@@ -250,7 +255,7 @@ fn hints_keep_lc_as_good_as_alone() {
     }
 }
 
-/// Hints that are wrong are as good as none: LC hardly later, BE hardly fewer, than without.
+/// Wrong hints do no harm: LC is hardly later, and BE gets hardly less done, than without hints.
 #[test]
 fn wrong_hints_harm_nobody() {
     for preparation_off in [50, 100] {
@@ -282,7 +287,7 @@ fn wrong_hints_harm_nobody() {
     }
 }
 
-/// Members of a gang start within one switch, and gangs cost at most 5 % of the work that gets done.
+/// Members of a gang start within one switch, and gangs cost at most 5 % of the useful work.
 #[test]
 fn gangs_start_together_and_lose_little() {
     for mode in [Mode::LC_BE, Mode::LC_BE.on_relay()] {
@@ -309,8 +314,8 @@ fn gangs_start_together_and_lose_little() {
     }
 }
 
-// Against what queueing theory says exactly, with all costs at zero: many clients with few requests each, so that those of one client hardly
-// ever queue behind one another.
+// Comparison with exact results of queueing theory, with all costs at zero. There are many clients
+// with few requests each, so that requests of one client hardly ever queue behind one another.
 
 const CLIENTS: usize = 400;
 /// Mean work of a request, ns.
@@ -333,7 +338,7 @@ fn plan(mode: Mode, slots: usize, load: f64, work: Work, seconds: u64) -> Plan {
     }
 }
 
-/// Mean time from arrival to end, in units of the mean work.
+/// Returns the mean time from arrival to end, in units of the mean work.
 fn sojourn(outcome: &Outcome) -> f64 {
     assert_eq!((outcome.unfinished, outcome.failed), (0, 0));
     let sum: f64 = outcome.lc.iter().map(|&ns| ns as f64).sum();
@@ -368,7 +373,8 @@ fn m_m_1_waits_twice_as_long() {
     }
 }
 
-/// The LC clients of workload E by themselves: what they wait for one another is all that makes their latency longer than their work.
+/// The LC clients of workload E by themselves: their latency is their work and the wait for one
+/// another.
 #[test]
 fn e_alone_waits_as_pollaczek_and_khinchine_say() {
     let workload = Workload::all().into_iter().find(|it| it.name == "E");
@@ -405,11 +411,11 @@ fn m_m_2_waits_as_erlang_says() {
     let load = 0.7;
     let work = Work::Exponential(WORK as f64);
     let found = sojourn(&run(&plan(Mode::NO_PREEMPTION, 2, load, work, 1_000))) - 1.0;
-    // With two servers the mean wait comes to load^2 / (1 - load^2).
+    // With two servers the mean wait is load^2 / (1 - load^2).
     close("M/M/2 wait", found, load * load / (1.0 - load * load), 0.03);
 }
 
-/// Round robin by slices that are short next to the work is nearly processor sharing.
+/// Round robin with slices much shorter than the work is nearly processor sharing.
 #[test]
 fn short_slices_come_near_processor_sharing() {
     let load = 0.6;
@@ -418,15 +424,15 @@ fn short_slices_come_near_processor_sharing() {
     close("M/D/1-PS time", found, 1.0 / (1.0 - load), 0.03);
 }
 
-/// What is done is what was asked for, when the slot can do it.
+/// Unless the slot is overloaded, all demanded work is done.
 #[test]
 fn utilisation_is_the_load() {
     let plan = plan(Mode::NO_PREEMPTION, 4, 0.75, Work::Fixed(WORK), 300);
     close("utilisation", run(&plan).utilisation(&plan), 0.75, 0.01);
 }
 
-/// Two jobs without end take turns on a card with a relay. The gap between them is the card's own: no interrupt, timer or read
-/// makes it longer, and a slice is worked off to the nanosecond.
+/// Two jobs without end take turns on a card with a relay. The gap between them depends on the card
+/// only: no interrupt, timer or read makes it longer, and slices are exact to the nanosecond.
 #[test]
 fn a_relay_loses_its_save_and_restore_only() {
     let job = ClientPlan::new(
@@ -459,10 +465,11 @@ fn a_relay_loses_its_save_and_restore_only() {
             (turns, turns, turns + 1)
         );
         assert_eq!((seen.pauses, seen.orders_dropped), (0, 0));
-        // One for each turn, and one that is held at most.
+        // One for each turn, and at most one that is held.
         assert!((turns + 1..=turns + 2).contains(&seen.orders), "{seen:?}");
 
-        // Without a relay the driver's part is lost, too, and slices are later by the timer.
+        // Without a relay the driver's part is lost, too, and slices end later by the timer's
+        // delay.
         let seen = run(&plan(Mode::slices(slice)));
         let gap = costs.save + costs.irq + costs.read + costs.start + costs.restore;
         let turns = S / (slice + costs.timer + gap);
@@ -471,15 +478,16 @@ fn a_relay_loses_its_save_and_restore_only() {
     }
 }
 
-// Cards with a relay: short histories that were reckoned by hand, to the nanosecond, and that no other protocol is in use.
+// Cards with a relay: short histories that were calculated by hand, to the nanosecond, and checks
+// that no other protocol is in use.
 
-/// An order takes its time here, too.
+/// Here an order takes time, too.
 const COSTS: Costs = Costs {
     order: 2 * US,
     ..Costs::DEFAULT
 };
 
-/// BE, LC.
+/// Runs a BE client and an LC client.
 fn outcome(mode: Mode, costs: Costs, be: &[(u64, u64)], lc: &[(u64, u64)]) -> Outcome {
     let clients = vec![client(Kind::Be, be), client(Kind::Lc, lc)];
     let outcome = run(&Plan::one_slot(mode, costs, clients));
@@ -494,7 +502,7 @@ fn outcome(mode: Mode, costs: Costs, be: &[(u64, u64)], lc: &[(u64, u64)]) -> Ou
 
 /// From the request of a program until the engine works, on a vacant slot.
 const BEGIN: u64 = COSTS.call + COSTS.order + COSTS.load;
-/// From the end of a job until its program knows.
+/// From the end of a job until its program is notified.
 const END: u64 = COSTS.irq + COSTS.wake;
 
 #[test]
@@ -511,14 +519,15 @@ fn jobs_that_end_are_followed_by_an_order_for_a_vacant_slot() {
     );
 }
 
-/// The first slice ends when the job has worked for that long, and the next job follows without the host.
+/// The first slice ends when the job has worked for that long, and the next job follows without
+/// action by the host.
 #[test]
 fn the_card_ends_a_slice_and_goes_on() {
     let mode = Mode::slices(2 * MS).on_relay();
     let seen = outcome(mode, COSTS, &[(0, 5 * MS)], &[(MS, MS)]);
     let lc_end = BEGIN + 2 * MS + COSTS.save + COSTS.load + MS;
     assert_eq!(seen.lc, [lc_end + END - MS]);
-    // LC ends by itself, before its slice is over: BE is named since the slice began.
+    // LC ends by itself, before its slice is over: BE has been named since the slice began.
     let resume = COSTS.load + COSTS.restore;
     assert_eq!(seen.be, [lc_end + resume + 3 * MS + END]);
     assert_eq!(
@@ -527,7 +536,7 @@ fn the_card_ends_a_slice_and_goes_on() {
     );
 }
 
-/// The card goes back to BE by itself.
+/// The card returns to BE by itself.
 #[test]
 fn lc_waits_for_an_order_and_a_save() {
     let mode = Mode::LC_BE.on_relay();
@@ -543,7 +552,7 @@ fn lc_waits_for_an_order_and_a_save() {
     );
 }
 
-/// LC comes while BE is restored: the restore is broken off, and there is nothing to save.
+/// LC arrives while BE is restored: the restore is aborted, and there is nothing to save.
 #[test]
 fn a_restore_is_broken_off() {
     let costs = Costs {
@@ -579,7 +588,7 @@ fn an_order_that_comes_too_late_is_dropped() {
     assert_eq!((seen.orders, seen.orders_dropped, seen.relayed), (3, 1, 0));
 }
 
-/// With a hint the slot is vacant when LC comes, as on a card without a relay.
+/// With a hint the slot is vacant when LC arrives, as on a card without a relay.
 #[test]
 fn announced_lc_on_a_relay_waits_for_no_save() {
     let lc = ClientPlan {
@@ -598,7 +607,7 @@ fn announced_lc_on_a_relay_waits_for_no_save() {
     assert_eq!((seen.hints_used, seen.saves, seen.pauses), (2, 2, 0));
 }
 
-/// Every mode serves every request on both cards, and each card is told in its own way only.
+/// Every mode serves every request on both cards, and each card is driven only by its own protocol.
 #[test]
 fn every_mode_serves_all_and_uses_its_own_protocol() {
     let modes = Mode::ALL.map(|mode| [Mode::of(mode.sharing), mode.on_relay()]);
@@ -617,7 +626,7 @@ fn every_mode_serves_all_and_uses_its_own_protocol() {
             assert_eq!(row.requests, rows[REFERENCES].requests, "{}", row.mode);
             assert_eq!(row.mode.ends_with("-relay"), mode.relay);
             assert_eq!(mode.relay, row.orders > 0, "{}: orders", row.mode);
-            // Each START follows an order, or BACK of an order before.
+            // Each START follows an order, or BACK of an earlier order.
             assert!(
                 !mode.relay || row.orders + row.relayed >= row.starts,
                 "{row:?}"
@@ -634,7 +643,7 @@ fn traces_and_fleets_run_on_relays() {
     let (clients, last) = workload::parse_trace(text, 0).unwrap();
     let modes = [Mode::LC_BE, Mode::LC_BE.on_relay()];
     let rows = on_trace(&clients, last, &modes, Costs::ZERO, 1);
-    // Nothing costs anything: the cards differ in how they are told.
+    // All costs are zero: the cards differ only in the protocol.
     assert_eq!(rows[2].lc, rows[3].lc);
     assert_eq!((rows[2].pauses, rows[3].pauses, rows[2].orders), (1, 0, 0));
     assert_eq!((rows[3].starts, rows[3].orders, rows[3].relayed), (4, 3, 2));

@@ -10,12 +10,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::SHARDS;
 use crate::S;
 
-/// What a job may do to others.
+/// The priority class of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It goes before normal jobs, and has them leave.
+    /// It runs before normal jobs, and preempts them.
     Urgent,
-    /// All others.
+    /// All other jobs.
     Normal,
 }
 
@@ -24,7 +24,7 @@ pub enum Class {
 pub struct Job {
     /// When it is submitted, in ns.
     pub submitted: u64,
-    /// What it takes with a card for itself, in ns.
+    /// Its run time with a whole card, in ns.
     pub work: u64,
     /// Shards of one card, 1 to [`SHARDS`].
     pub shards: u8,
@@ -33,7 +33,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job that takes `run` with its shards and no more.
+    /// Returns a job that takes `run` with only its shards.
     pub(super) fn of_run(submitted: u64, run: u64, shards: u8, class: Class) -> Self {
         Self {
             submitted,
@@ -43,14 +43,14 @@ impl Job {
         }
     }
 
-    /// What it takes with its shards and no more, in ns: the longest time that it is on a node.
+    /// Returns its run time with only its shards, in ns: the longest time that it is on a node.
     pub(super) fn run(&self) -> u64 {
         self.work * u64::from(SHARDS) / u64::from(self.shards)
     }
 }
 
-/// The times of a class with its shards and no more, in ns. Their logarithms are uniform: most jobs are short, and most work is that
-/// of long ones.
+/// The run times of jobs of a class with only their shards, in ns. Their logarithms are uniform:
+/// most jobs are short, and most work is that of long jobs.
 struct Runs {
     least: f64,
     most: f64,
@@ -66,7 +66,7 @@ const URGENT: Runs = Runs {
 };
 /// The part of the jobs that is urgent.
 const URGENT_PART: f64 = 0.1;
-/// What jobs ask for, each as often.
+/// The shards that jobs request, each equally often.
 const SIZES: [u8; 4] = [1, 2, 4, 8];
 
 impl Runs {
@@ -79,7 +79,8 @@ impl Runs {
     }
 }
 
-/// Jobs whose arrivals are Poisson until `end`, in ns, and that ask for the part `load` of the time of so many cards.
+/// Returns jobs with Poisson arrivals until `end`, in ns, that demand the part `load` of the time
+/// of `nodes` cards.
 pub fn synthetic(nodes: usize, load: f64, end: u64, seed: u64) -> Vec<Job> {
     let run = NORMAL.mean() * (1.0 - URGENT_PART) + URGENT.mean() * URGENT_PART;
     let shards = SIZES.iter().map(|&size| f64::from(size)).sum::<f64>() / SIZES.len() as f64;
@@ -111,10 +112,11 @@ const PROCESSORS_MAX: i64 = 10_000_000;
 /// Half a year, in seconds: longer jobs are mistakes.
 const RUN_MAX: i64 = 183 * 86_400;
 
-/// The jobs of a file in the Standard Workload Format of the Parallel Workloads Archive (D. Feitelson and others, version 2.2: lines of 18
-/// numbers, `;` begins a comment) that did run, in the order of their submission. So many processors of the trace are a card: a job of fewer has
-/// shards of a card, a job of more is as many jobs of a whole card. Jobs of queue 0, which the format has for interactive ones, are
-/// urgent.
+/// Returns the jobs that ran, ordered by submission, of a file in the Standard Workload Format of
+/// the Parallel Workloads Archive (D. Feitelson and others, version 2.2: lines of 18 numbers, `;`
+/// begins a comment). `processors_per_card` processors of the trace count as a card: a job of fewer
+/// processors has shards of a card, a job of more becomes several jobs of a whole card each. Jobs
+/// of queue 0, which the format reserves for interactive jobs, are urgent.
 ///
 /// # Errors
 ///
@@ -141,7 +143,8 @@ fn add(jobs: &mut Vec<Job>, line: &str, processors_per_card: u32) -> Result<()> 
         "{} numbers, not {FIELDS}",
         fields.len()
     );
-    // Field 2 is the time of submission, 4 the run time, 5 the processors that the job had, 15 its queue. -1 stands for unknown.
+    // Field 2 is the time of submission, 4 the run time, 5 the processors that the job had, 15 its
+    // queue. -1 means unknown.
     let [submitted, run, processors, queue] =
         [1, 3, 4, 14].map(|field: usize| fields[field] as i64);
     if run <= 0 || processors <= 0 {

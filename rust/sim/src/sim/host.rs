@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The host: programs with their requests, and what is between the scheduler and the cards. Decisions are carried out, and the
-//! scheduler is told what the cards do.
+//! The host: programs with their requests, and the layer between the scheduler and the cards, which
+//! executes decisions and tells the scheduler what the cards do.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::workload::{ClientPlan, Kind, Source};
 
 /// Events of cards.
 impl Sim<'_> {
-    /// The engine of a slot comes to the end of something, unless the epoch is over.
+    /// Handles a step of a slot's engine, unless the epoch has changed.
     pub(super) fn engine(&mut self, slot: u8, epoch: u32) {
         let slots = match &mut self.card.hardware {
             Hardware::Plain(slots) => slots,
@@ -44,7 +44,8 @@ impl Sim<'_> {
         self.agenda.push(at, What::Status { slot });
     }
 
-    /// A status read of a slot returns. The records that it has pushed to memory are looked for first.
+    /// Handles a status read of a slot that returns. The read has flushed records to memory, which
+    /// are handled first.
     pub(super) fn status(&mut self, slot: u8) {
         if self.plan.mode.relay && self.take_records(slot) {
             return;
@@ -61,7 +62,7 @@ impl Sim<'_> {
 
 /// Decisions.
 impl Sim<'_> {
-    /// Gives an event to the scheduler of a card and carries out what it decides.
+    /// Passes an event to the scheduler of a card, and executes its decisions.
     pub(super) fn decide(&mut self, event: Event) {
         self.consult(|machine, now, out| {
             let taken = machine.handle(now, event, out);
@@ -69,7 +70,7 @@ impl Sim<'_> {
         });
     }
 
-    /// Lets `f` tell the scheduler of a card something, and carries out what it decides.
+    /// Calls `f` with the scheduler of a card, and executes its decisions.
     pub(super) fn consult(&mut self, f: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action))) {
         let mut actions = std::mem::take(&mut self.actions);
         let machine = &mut self.card.machine;
@@ -158,7 +159,8 @@ impl Sim<'_> {
         }
     }
 
-    /// The engine of a slot comes to the end of something at this time, unless it is stopped before.
+    /// Schedules the next step of a slot's engine, which is due at this time unless the engine is
+    /// stopped earlier.
     fn await_engine(&mut self, slot: SlotId, at: u64) {
         let epoch = self.card.hardware.plain()[slot.index()].epoch;
         let slot = slot.index() as u8;
@@ -194,17 +196,18 @@ pub(super) struct Client {
     pub(super) ctx: ContextId,
     pub(super) kind: Kind,
     pub(super) preparation: u64,
-    /// Draws how long each preparation is: not from the source, so that requests are the same whatever is drawn here.
+    /// Random numbers for the durations of preparations. They are not from the source, so that
+    /// requests do not depend on them.
     pub(super) rng: Xoshiro256PlusPlus,
     pub(super) source: Source,
-    /// The next request, drawn already.
+    /// The next request, which is already drawn.
     pub(super) next: Option<(u64, u64)>,
     pub(super) skips_late: bool,
-    /// Those that came and are not begun: when, and how much work.
+    /// Requests that arrived and have not begun: their times, and their work.
     pub(super) waiting: VecDeque<(u64, u64)>,
-    /// The one that is being prepared or run: when it came.
+    /// When the request that is being prepared or run arrived.
     pub(super) current: Option<u64>,
-    /// Work that its job has left, as of its START or its snapshot.
+    /// Remaining work of its job, as of its START or its snapshot.
     pub(super) left: u64,
     /// Its snapshot is complete and was not resumed.
     pub(super) saved: bool,
@@ -238,7 +241,7 @@ impl Sim<'_> {
         self.draw(id);
     }
 
-    /// Draws the next request of a client, if it comes in time.
+    /// Draws the next request of a client, if it arrives in time.
     pub(super) fn draw(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
         client.next = client.source.next().filter(|next| next.0 < self.plan.end);
@@ -295,7 +298,8 @@ impl Sim<'_> {
         self.agenda.push(ready, What::Ready { client: id });
     }
 
-    /// Skips all requests of a client that wait but the newest, if the client does so and is about to begin one.
+    /// Skips all waiting requests of a client but the newest, if the client skips late requests and
+    /// is about to begin one.
     fn skip_late(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
         if !client.skips_late || client.current.is_some() {
@@ -327,12 +331,12 @@ impl Sim<'_> {
         }
     }
 
-    /// Counts a save, if it is one until the end.
+    /// Counts a save, if it is before the end.
     pub(super) fn note_save(&mut self) {
         self.outcome.saves += u64::from(self.now < self.plan.end);
     }
 
-    /// The job of a client has so much work left after a run.
+    /// Notes the remaining work of a client's job after a run.
     pub(super) fn note_work(&mut self, id: u32, left: u64) {
         let client = &mut self.clients[id as usize];
         let done = client.left - left;
@@ -344,7 +348,7 @@ impl Sim<'_> {
         }
     }
 
-    /// The job of a client begins or goes on. Returns the work that it has left.
+    /// Begins or resumes the job of a client. Returns its remaining work.
     pub(super) fn use_snapshot(&mut self, id: u32, resume: bool) -> u64 {
         let client = &mut self.clients[id as usize];
         let saved = std::mem::take(&mut client.saved);
@@ -353,14 +357,15 @@ impl Sim<'_> {
         client.left
     }
 
-    /// Notes who waited when another member of its gang was started, and for how long after.
+    /// Notes which members waited when another member of their gang was started, and for how long
+    /// they waited after that.
     pub(super) fn note_start(&mut self, id: u32) {
         let client = &mut self.clients[id as usize];
         let Some(gang) = client.gang else {
             return;
         };
         if let Some(since) = client.behind_since.take() {
-            // Who has come since joins them later.
+            // Members that have arrived since then join later.
             self.outcome.skews.push(self.now - since);
             return;
         }
@@ -376,9 +381,9 @@ impl Sim<'_> {
     }
 }
 
-/// Cards with a relay: orders reach them, and what their runs leave is told.
+/// Cards with a relay: orders reach them, and the scheduler is told of their records.
 impl Sim<'_> {
-    /// Carries out what concerns a slot with a relay. STARTs and PAUSEs are for reports there.
+    /// Executes an action on a slot with a relay. STARTs and PAUSEs are only for reports there.
     pub(super) fn act_on_relay(&mut self, action: Action) {
         let relay = self.card.hardware.relay();
         match action {
@@ -392,7 +397,8 @@ impl Sim<'_> {
                 self.agenda.push(at, what);
             }
             Action::Reset { slot, hold, .. } => relay.reset(slot.index(), hold),
-            // The order was posted just now: members of gangs are not named before their slots are vacant.
+            // The order was just posted: members of gangs are not named before their slots are
+            // vacant.
             Action::Start { ctx, .. } => {
                 let client = self.card.clients[ctx.index()];
                 self.note_start(client);
@@ -402,14 +408,14 @@ impl Sim<'_> {
         }
     }
 
-    /// An order reaches a slot.
+    /// Handles an order that reaches a slot.
     pub(super) fn order(&mut self, slot: u8, order: Order) {
         let relay = self.card.hardware.relay();
         let effect = relay.order(self.now, slot.into(), order);
         self.follow(slot, effect);
     }
 
-    /// The engine of a slot comes to the end of something, unless the epoch is over.
+    /// Handles a step of a slot's engine, unless the epoch has changed.
     pub(super) fn relay_engine(&mut self, slot: u8, epoch: u32) {
         let relay = self.card.hardware.relay();
         if relay.epoch(slot.into()) == epoch {
@@ -442,7 +448,7 @@ impl Sim<'_> {
         self.agenda.push(at, What::Engine { slot, epoch });
     }
 
-    /// A slot goes on with a context.
+    /// Switches a slot to a context.
     fn take(&mut self, slot: u8, next: NextRun) {
         let id = self.card.clients[next.ctx.index()];
         let work = self.use_snapshot(id, next.resume);
@@ -451,7 +457,7 @@ impl Sim<'_> {
         self.await_relay(slot, at);
     }
 
-    /// Notes what a run has left of the job.
+    /// Notes how much work of the job is left after a run.
     fn note_left(&mut self, left: &Left) {
         let id = self.card.clients[left.ctx.index()];
         self.note_work(id, left.work);
@@ -462,7 +468,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Gives the records that a slot has left, and that are awaited, to the scheduler. `false`: there is none.
+    /// Passes the awaited records of a slot to the scheduler. Returns `false` if there is none.
     pub(super) fn take_records(&mut self, slot: u8) -> bool {
         let mut found = false;
         let id = slot_id(slot);
