@@ -17,7 +17,7 @@ KRELEASE ?= $(shell uname -r)
 KDIR ?= /lib/modules/$(KRELEASE)/build
 MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 
-# The kernel of the virtual machine (make vm, make demo), and what its boot is given besides.
+# The kernel of the virtual machine (make vm, make demo), and more options for its boot.
 KERNEL ?= 7.2
 BOOT ?=
 
@@ -34,7 +34,7 @@ else
 	@echo "$(KDIR) is no kernel build tree with Rust metadata (rust/libkernel.rmeta)" >&2; exit 1
 endif
 
-# What `modules` built, below INSTALL_MOD_PATH where given, and depmod.
+# Install what `modules` built, below INSTALL_MOD_PATH if given, and run depmod.
 INSTALL_DIR = $(INSTALL_MOD_PATH)/lib/modules/$(KRELEASE)/updates
 modules_install:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -46,7 +46,7 @@ else
 	else echo "warning: no depmod in the path (package kmod): run it for $(KRELEASE)" >&2; fi
 endif
 
-# DESTDIR and prefix are honoured (packaging/Makefile has all of it).
+# DESTDIR and prefix are honoured (see packaging/Makefile).
 tools libraries install uninstall install-dkms:
 	@$(MAKE) --no-print-directory -C packaging $@
 
@@ -56,7 +56,7 @@ deb:
 clean:
 	rm -rf build
 
-# Also what other checkouts share: the build root and the kernels. `make demo` makes them again.
+# Also remove what other checkouts share: the build root and the kernels. `make demo` makes them again.
 distclean: clean
 	vm/clean-cache
 
@@ -66,7 +66,7 @@ vm:
 demo:
 	@vm/run demo
 
-# A picture of a report, with a licence, into docs/.
+# Copy the picture of a report, with a licence, to docs/.
 DOC_PICTURE = sed '1a <!-- SPDX-License-Identifier: GPL-2.0 -->' build/reports/$(1).svg >docs/$(2).svg
 
 demo-docs:
@@ -131,10 +131,10 @@ guest-demo:
 slurm-demo: criu-plugin
 	@vm/run slurm demo
 
-# $(call keep,FROM,TO,OPTIONS of install): TO is a copy of FROM, and is replaced at once if FROM is newer. Checks that run beside each other keep the same files.
+# $(call keep,FROM,TO,OPTIONS of install): make TO a copy of FROM, replaced atomically if FROM is newer, since concurrent checks keep the same files.
 keep = flock build/.keep.lock sh -ec '[ "$(2)" -nt "$(1)" ] || { install -D $(3) "$(1)" "$(2).new"; mv "$(2).new" "$(2)"; }'
 
-# The plugin is loaded by CRIU, so it is no static program as others are.
+# CRIU loads the plugin, so unlike the programs the plugin is not static.
 DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo
 criu-plugin:
 	@$(DYNAMIC) rustc --release --locked --quiet --package fermata-criu --lib --crate-type cdylib
@@ -142,7 +142,7 @@ criu-plugin:
 	@$(call keep,build/cargo/release/libfermata_criu.so,build/criu/fermata.so,-m 644)
 	@$(call keep,build/cargo/release/fermata-criu-mixture,build/criu/mixture)
 
-# The program of tools/kubernetes, and the test that plays the kubelet's part; with PROFILE=dev not optimised, in build/kubernetes-dev.
+# The program of tools/kubernetes, and the test that acts as the kubelet; with PROFILE=dev they are not optimised, and in build/kubernetes-dev.
 KUBERNETES := build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,release)
 KEPT := build/kubernetes$(if $(filter dev,$(PROFILE)),-dev)
 kubernetes:

@@ -35,7 +35,7 @@ root_key() {
 		sha256sum | cut -c1-12
 }
 
-# Remove a half-made tree. It is never one that has mounts below it: these live in private namespaces only.
+# Remove an incomplete tree. There are never mounts below the tree, because mounts are made only in private namespaces.
 remove_tree() {
 	[ -e "$1" ] || return 0
 	! grep -qF " $1/" /proc/self/mountinfo || die "$1 has file systems mounted below it: unmount them, then try again"
@@ -81,7 +81,7 @@ make_root() {
 	mv "$tmp" "$dest"
 }
 
-# One line for what most often goes wrong with an archive.
+# Print one line about the most frequent problem with an archive.
 explain_apt_log() {
 	if grep -qE 'NO_PUBKEY|is not signed|EXPKEYSIG' "$1"; then
 		die "this machine's Debian keys are too old for $SUITE: upgrade debian-archive-keyring ($1)"
@@ -96,7 +96,7 @@ explain_apt_log() {
 	die "making the build root failed: see $1"
 }
 
-# Sets ROOT to a complete build root, made now if need be. Two clones wait for one another.
+# Set ROOT to a complete build root, which is made if necessary. Two clones wait for one another.
 ensure_root() {
 	local mode=$1
 	mkdir -p "$CACHE" || die "cannot make the cache folder $CACHE: set FERMATA_CACHE"

@@ -2,11 +2,11 @@
 """The benchmarks that boot a machine with an IOMMU. Usage: python3 -m fermatavm.bench [run|latency|queue] [OPTION]...; options are
 those of the same subcommand of fermata-bench.
 
-run (make bench, the default): the guest visits all variants in turn; the report is made of the card's log. Violations of the card's
+run (make bench, the default): the guest visits all variants in turn; the report is made from the card's log. Violations of the card's
 protocol fail the run only if the card was bound to fermata.ko. Meanwhile the host's steal time and load, and the CPU time of the guest
 on the host, are recorded by the clock of the card's log.
 
-latency (make bench-latency): latency-critical work arrives in the guest; the report is made of the card's log.
+latency (make bench-latency): latency-critical work arrives in the guest; the report is made from the card's log.
 
 queue (make bench-queue): the guest posts jobs to a queue and starts jobs by calls, on engines that take no time; it makes the report.
 """
@@ -24,14 +24,14 @@ from .kernel import kernel_named
 
 KERNEL = "7.2"
 OPTIONS = ["--release", "--kernel", KERNEL]
-# Marks in the card's log are writes to registers of slot 1, beside the card's driver (iomem=relaxed). The engine of slot 0 makes an
-# access a microsecond (tools/bench/src/visit.rs).
+# Marks in the card's log are writes to registers of slot 1, beside the card's driver (iomem=relaxed). The engine of slot 0 makes one
+# access per microsecond (tools/bench/src/visit.rs).
 MARKED = ["--append", "iomem=relaxed", "--card", "profile=relay,slots=membench+linkedlist,0.speed=64"]
-# The name identifies the threads of the guest's CPUs: the first boot on a machine tries KVM in a machine of its own.
+# The name identifies the threads of the guest's CPUs: the first boot on a host tries KVM in a separate machine.
 NAME = "bench,debug-threads=on"
 # The period of the host's samples; the guest waits for two of them after each visit (HOST_PERIOD in tools/bench/src/guest/mod.rs).
 PERIOD = 0.02
-# The guest's CPUs give way to the card, as a device does not wait for CPUs.
+# The guest's CPUs have a lower priority than the card, because a real device does not wait for CPUs.
 NICE = 5
 
 
@@ -43,7 +43,7 @@ def guest_cpus():
             if comm.read_text().startswith("CPU ") and NAME in comm.with_name("cmdline").read_text():
                 found.append(comm.with_name("schedstat"))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the thread has ended
     return found
 
 
@@ -73,7 +73,7 @@ class HostWatch(threading.Thread):
         with open(self.path, "w") as out:
             while not self.done.wait(PERIOD if cpus else 1):
                 if not cpus and guest_cpus():
-                    time.sleep(1)  # until all of them are there
+                    time.sleep(1)  # until all threads exist
                     cpus = give_way(guest_cpus())
                 with open("/proc/stat") as stat:
                     times = [int(word) for word in stat.readline().split()[1:]]

@@ -53,7 +53,7 @@ TROUBLE = re.compile(
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
 # the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
 CPU = "max,la57=off"
-# Seconds after which a boot hangs: five times what the debug kernel takes on a busy host.
+# Seconds after which a boot counts as hung: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
 IOMMUS = {
     "none": ([], ""),
@@ -71,8 +71,8 @@ def share(tag, folder):
 
 
 def vfio_user(socket):
-    """Return QEMU's options for the device behind a socket. QEMU gives up a device that has not answered for a minute: by QEMU's default,
-    5 s, a card was lost on a busy host."""
+    """Return QEMU's options for the device behind a socket. QEMU gives up a device that has not responded for a minute. With QEMU's
+    default of 5 s, a card was lost on a busy host."""
     return {"driver": "vfio-user-pci", "socket": {"path": socket, "type": "unix"}, "x-msg-timeout": 60_000}
 
 
@@ -136,8 +136,8 @@ def port(name, chardev):
 
 
 def tally(path):
-    """Return the sums that the guest's programs counted and the figures that they measured, from lines `+ NUMBER WHAT` and `= VALUE
-    WHAT`."""
+    """Return the sums of what the guest's programs counted, and the figures that they measured, from lines `+ NUMBER WHAT` and
+    `= VALUE WHAT`."""
     sums, figures = Counter(), {}
     for line in path.read_text().splitlines() if path.exists() else []:
         kind, number, what = line.split(" ", 2)
@@ -163,7 +163,7 @@ class Tail:
 
 
 def counter_pair(read):
-    """Return the counter and the clock (ns), read next to each other: the closest of some pairs."""
+    """Return the counter and the clock (ns), read in succession: the closest of several pairs."""
     pairs = []
     for _ in range(20):
         before = time.monotonic_ns()
@@ -174,10 +174,10 @@ def counter_pair(read):
 
 
 def counter_khz():
-    """Return the speed of the processor's time stamp counter in kHz: the median of some measurements.
+    """Return the speed of the processor's time stamp counter in kHz: the median of several measurements.
 
     A guest without KVM reads the host's counter, and measures its speed at boot against timers that QEMU emulates. On a busy host the
-    result has been up to 48 times too slow, and the guest's clock so much too fast that every time limit was over at once.
+    result has been up to 48 times too low. The guest's clock then ran so fast that every time limit expired at once.
     """
     with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
         page.write(READ_COUNTER)
@@ -194,8 +194,8 @@ def counter_khz():
 
 
 def clock_arguments(kernel):
-    """Return arguments that tell a kernel under TCG how fast its processors are: on a busy host the kernel's own measurement has been
-    wrong, and has once not ended."""
+    """Return arguments that tell a kernel under TCG how fast its processors are. On a busy host the kernel's own measurement was
+    sometimes wrong, and once never ended."""
     khz = counter_khz()
     return f"tsc_early_khz={khz} lpj={khz * 1000 // kernel.hz}"
 
@@ -235,7 +235,7 @@ class Vm:
         self.started = time.monotonic()
 
     def run(self):
-        """Run the machine; restart it up to twice if the kernel hangs or crashes in boot, which happens under TCG on a busy host before
+        """Run the machine. Restart it up to twice if the kernel hangs or crashes at boot: under TCG on a busy host this happens before
         any code of this project runs."""
         for patience in (HANGS_IN_BOOT, HANGS_IN_BOOT, math.inf):
             with contextlib.ExitStack() as stack:
@@ -261,8 +261,8 @@ class Vm:
                 process.wait()
 
     def _run(self, begins):
-        """Return the status, or None if the machine's first process has not started at the time `begins`, or when the machine ended
-        before that."""
+        """Return the status, or None if the machine's first process has not started by the time `begins`, or the machine ended before
+        that process started."""
         opt, out = self.options, self.out
         self.cards = [Card(i, spec, out, self.tmp, profile_of(opt).card) for i, spec in enumerate(opt.card)]
         for card in self.cards:

@@ -26,11 +26,11 @@ from .kernel import DEBUG, kernel_named, pins
 HEAD = re.compile(r"(step|tap)([+!]?)(?: (\d+)m)?((?: \S+)*)")
 # Number of last commits whose changes decide the order with --rest, unless FERMATA_BASE names a commit.
 COMMITS = 30
-# Minutes after the end of --rest in which a step that is late may still end.
+# Minutes after the end of --rest by which a late step must have ended.
 GRACE = 6
 POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
 PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
-# Lines in which a test says something of its own, without the harness's lines.
+# Lines that a test itself prints, without the harness's lines.
 WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test failed|FAILED|PASSED|Totals|\d+ skipped)")
 
 
@@ -87,7 +87,7 @@ class Step:
                 program = line[2:]
             if plan:
                 planned += int(plan.group(2))
-                # TAP: a program that runs nothing says so by its plan.
+                # TAP: the plan of a program that runs nothing.
                 if line.startswith("1..0 # SKIP"):
                     self.skipped, whole = self.skipped + 1, False
             if not point:
@@ -141,7 +141,7 @@ def read_table(name, logs):
 
 
 def changed_files():
-    """Return the files changed since FERMATA_BASE, or in the last COMMITS commits, or in all commits of a shallow clone."""
+    """Return the files that changed since FERMATA_BASE, in the last COMMITS commits, or in all commits of a shallow clone."""
 
     def git(*args):
         command = ["git", "-c", "safe.directory=*", *args]
@@ -174,7 +174,8 @@ def by_changes(steps, changed):
 
 
 class Budget:
-    """Decides which steps fit into the time. Expected minutes are scaled by how much longer than expected `make check` took."""
+    """Decides which steps fit into the time. Expected minutes are scaled by the ratio of the time that `make check` took to its
+    expected time."""
 
     def __init__(self, steps, minutes):
         self.steps, self.end = steps, time.monotonic() + 60 * minutes
@@ -255,7 +256,7 @@ def main():
 
 
 def run_steps(steps, width, budget):
-    """Run steps in their order, up to `width` at once where they may run beside others; yield each when it is done or left out."""
+    """Run steps in their order, up to `width` at a time if they may run beside others. Yield each when it is done or left out."""
     running = {}
 
     def done():

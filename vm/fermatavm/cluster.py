@@ -4,8 +4,8 @@
 python3 -m fermatavm.cluster [OPTION of vm/boot]... runs packaging/tests/cluster, which prints TAP. build/kubernetes-dev must be up to
 date (make kubernetes PROFILE=dev). python3 -m fermatavm.cluster --build only builds the programs of Kubernetes.
 
-The programs are built from the source package of Debian bookworm, with bookworm's Go, and kept in the cache. Debian's binary package has
-kubectl only.
+The programs are built from the source package of Debian bookworm, with bookworm's Go, and kept in the cache. Debian's binary package
+contains only kubectl.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ FILES = {
     "golang-1.19-src_1.19.8-2_all.deb": "2dfa82fe4f08f4e0193c532e561af4c91871f5235608f04f2bb8d57bb288df5a",
 }
 PROGRAMS = ["kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet", "kubectl"]
-# The rest of the cluster, of the build root's suite.
+# The rest of the cluster, from the build root's suite.
 PACKAGES = ["etcd-server", "containerd", "runc", "containernetworking-plugins", "podman", "crun"]
 OPTIONS = ["--debian", "--layer", f"cluster={','.join(PACKAGES)}", "--modprobe", "veth", "--memory", "2G", "--iommu", "intel"]
 OPTIONS += ["--card", "profile=relay,slots=counter_up", "--params", "preempt_timeout_us=10000000", "--name", "cluster", "--timeout", "5400"]

@@ -60,7 +60,7 @@ def run(cmd, log=None, check=True, **kwargs):
 
 
 def host_path(path):
-    """Return the path as it is outside of the build root."""
+    """Return the path as seen from outside the build root."""
     path = str(path)
     if path.startswith("/fermata/"):
         return path[len("/fermata/") :]
@@ -84,7 +84,7 @@ def keep_reports(files):
 
 
 class Points:
-    """Prints the points of a TAP stream as they come."""
+    """Prints the points of a TAP stream as they are produced."""
 
     def __init__(self, count=None):
         self.number, self.failed, self.planned = 0, 0, count is not None

@@ -2,7 +2,7 @@
 """Test fermatactl and the examples in a machine with tenants on a card.
 
 tools/fermatactl/tests/guest.sh runs the commands; each of its points is a TAP point. This program judges the files that the script
-leaves: it computes again what the engines have computed, parses JSON, and runs mandoc on the manual pages.
+leaves: it recomputes what the engines have computed, parses JSON, and runs mandoc on the manual pages.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ NAME = "ctl"
 SCRIPT = TOP / "tools/fermatactl/tests/guest.sh"
 SLOTS = "counter_up+membench+sha256+blockmix+queue+riscv+linkedlist"
 OPTIONS = ["--name", NAME, "--timeout", "900", "--iommu", "intel", "--no-load", "--card", f"profile=fermata,slots={SLOTS},2.speed=20"]
-# Complaints of mandoc about what clap_mangen writes, which are no faults: spaces at ends of lines, breaks beside paragraphs, long
-# lines.
+# Harmless complaints of mandoc about the output of clap_mangen: spaces at ends of lines, breaks beside paragraphs, long lines.
 LINT = ("whitespace at end of input line", "skipping paragraph macro", "longer than 80 bytes")
 MASK = (1 << 64) - 1
 
@@ -56,7 +55,7 @@ def walk(data, seed):
 
 
 def update(data, seed):
-    """Return what membench computes by an update of each line, or of some lines, in random order."""
+    """Return the result of membench for updates of each line, or of some lines, in random order."""
     data += bytes(-len(data) % 64)
     memory, checksum = words(data), 0
     lines = len(memory) // 8
@@ -69,7 +68,7 @@ def update(data, seed):
 
 
 def mix(data, digest, block=4096):
-    """Return what blockmix makes of data, and the digest of the last block."""
+    """Return data as blockmix transforms it, and the digest of the last block."""
     memory = words(data + bytes(-len(data) % 64))
     for begin in range(0, len(memory), block // 8):
         before = digest

@@ -2,11 +2,11 @@
 """The demos of docs/testing.md: boot a machine with an IOMMU, run fermata-demo in it, keep the report in build/reports/, and draw what
 the slots did. Usage: python3 -m fermatavm.demo [busy|epoch] [OPTION of vm/boot]...
 
-Without a word (make demo), tenants share a card. The pictures show all of the run and some turns; the trace for Perfetto has the
+Without a word (make demo), tenants share a card. The pictures show the whole run and some turns; the trace for Perfetto has the
 driver's view and, below, the card's. The demo fails if the two views differ.
 
-busy: the demo of make demo on a busy machine, as in make bench: a program computes on each CPU of the guest, and the CPUs give way to the
-card. Prints whether the target for the gap is met (docs/benchmarks.md); a missed target fails nothing. Draws nothing.
+busy: the demo of make demo on a busy machine, as in make bench: a program computes on each CPU of the guest, and the CPUs have a lower
+priority than the card. Prints whether the target for the gap is met (docs/benchmarks.md); a missed target is no failure. Draws nothing.
 
 epoch (make epoch): the first figure of EPOCH and its basic benchmark, with EPOCH's costs of a frame, drawn from the card's log.
 """
@@ -28,7 +28,7 @@ TURNS = ["--from", "together-2000us+1000", "--to", "together-2000us+1060"]
 TURNS += ["--title", "Eight programs share the three slots of a card: 60 ms of make demo, as the driver saw it"]
 # The text is compressed before it leaves the machine.
 PACK = 'status=0; "$@" || status=$?; gzip -c /tmp/demo-trace.txt >/report/demo-trace.txt.gz; exit $status'
-# Computes on each CPU meanwhile, at normal priority.
+# Keeps each CPU busy meanwhile, at normal priority.
 BUSY = 'for cpu in $(seq "$(nproc)"); do fermata-bench spin & done; exec "$@"'
 # The target for the gap of each slot at P50, in microseconds.
 GAP_MAX = 100

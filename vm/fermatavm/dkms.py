@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Build and sign fermata.ko by DKMS as on a Debian machine, whose headers have no Rust metadata.
 
-The machine's trees are made of links below build/dkms: headers are the kernel's build tree without the files that Debian's headers
-lack; the metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A build that cannot be done must say
+The machine's trees consist of links below build/dkms. The headers are the kernel's build tree without the files that Debian's headers
+lack. The metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A build that cannot be done must say
 what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
-for `dkms ldtarball`. An argument names another kernel than 7.2; with --ensure, nothing is built if a run has left its results.
+for `dkms ldtarball`. An argument names a kernel other than 7.2; with --ensure, nothing is built if an earlier run has left its results.
 """
 
 import os
@@ -35,7 +35,7 @@ def headers(kernel, release):
 
 
 class Dkms:
-    """Runs dkms with trees of its own."""
+    """Runs dkms with its own trees."""
 
     def __init__(self, release):
         self.release = release
@@ -96,7 +96,7 @@ def build(name):
     if signer != "DKMS module signing key":
         die(f"DKMS did not sign the module (signer: {signer or 'none'})")
     shutil.copy(built, OUT / "unsigned.ko")
-    subprocess.run(["strip", "--strip-debug", OUT / "unsigned.ko"], check=True)  # takes the signature, too
+    subprocess.run(["strip", "--strip-debug", OUT / "unsigned.ko"], check=True)  # also removes the signature
     if dkms("mktarball", dkms.name, "-k", release, "--binaries-only", "--archive", TARBALL.name):
         die("dkms mktarball failed")
     shutil.copy(OUT / "tree" / dkms.name / "tarball" / TARBALL.name, TARBALL)

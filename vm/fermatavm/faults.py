@@ -41,9 +41,9 @@ CANNOT_FAIL = re.compile(
 )
 # Rust frees memory by krealloc() to size 0.
 FREES = re.compile(r"::free\b|drop_in_place|as core::ops::drop::Drop>::drop")
-# Places for which the log has no fault, as callee and function.
+# Places for which the log shows no fault, as callee and function.
 NEVER = [
-    # The memory was reserved before, by with_capacity().
+    # The memory was already reserved, by with_capacity().
     (r"Vec<.*>>::reserve", r"Vec<(?!.*Arc<).*>>::(push|extend_with)"),
     (r"Vec<.*AppRegister.*>>::reserve", r"ioctl::Call>::\w+"),
     (r"Vec<u64, .*>>::reserve", r"cgroup::Reference>::lineage"),
@@ -62,7 +62,7 @@ NEVER = [
     (r"pci::io::Bar<\d+>>::new", r"iomap_region_sized::<\d+>"),
     # The IOMMU takes addresses and page tables for a page from its caches.
     (r"dma_map_sgtable|UnmappedMemory>::map_for|Option<.*relay::UnmappedImage>>::map::<.*>", r".*"),
-    # Called by a kworker, where no fault is injected.
+    # Called by a kworker, in which no fault is injected.
     (r"vfs_kern_mount", r"fermata_mount_make"),
 ]
 FRAME = re.compile(r"^ (?:<TASK> )?([\w.$]+)\+0x([0-9a-f]+)/0x[0-9a-f]+ \[fermata\]")

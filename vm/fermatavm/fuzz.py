@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run the fuzzer (tools/fuzz) on the debug kernel, beginning with tools/fuzz/corpus.txt, and print the reached part of the module.
 
-The status is that of vm/boot: not 0 if the kernel or the card complained. The report is build/reports/fuzz-PROFILE.json. With --keep,
+The status is that of vm/boot: nonzero if the kernel or the card complained. The report is build/reports/fuzz-PROFILE.json. With --keep,
 programs that reached a new place are added to the corpus.
 """
 
@@ -17,12 +17,12 @@ from .kernel import DEBUG, kernel_named
 
 CORPUS = TOP / "tools/fuzz/corpus.txt"
 PLACE = "__sanitizer_cov_trace_pc"
-# Parts of the module that calls run through, as prefixes of a function's demangled name.
+# Parts of the module that system calls reach, as prefixes of a function's demangled name.
 PARTS = ["ioctl", "argument", "file", "context", "notifier", "opener", "image", "dma_memory", "card", "gate", "sched"]
 
 
 def part_of(name):
-    """Return the part of the module that a function (demangled by c++filt) belongs to, or None if no call runs through it."""
+    """Return the part of the module that a function (demangled by c++filt) belongs to, or None if system calls do not reach it."""
     found = re.search(r"fermata_main(?:\[\w+\])?::(\w+)", name)
     return found.group(1) if found and found.group(1) in PARTS else None
 

@@ -66,9 +66,9 @@ def build_card(profile):
 
 
 def build(kernel, profile):
-    """Build the guest's static programs, as far as anything has changed.
+    """Build the guest's static programs, if anything has changed.
 
-    A part that does not build is left out with a message: a run that does not need the part goes on, a run that does fails at once.
+    A part that does not build is left out with a message. A run that does not need the part continues; a run that does fails at once.
     """
     with locked(BUILD / ".guest.lock"):
         for part, make in (("bin", tools), ("selftests", selftests), ("examples", examples)):
@@ -83,8 +83,8 @@ def build(kernel, profile):
 
 
 def payload(which, profile):
-    """Return the programs to put into the machine, and where. Not always all of them: the debug kernel takes half a minute to unpack
-    all."""
+    """Return the programs to put into the machine, and where. These are not always all programs, because the debug kernel takes half a
+    minute to unpack all of them."""
     return {"all": [(profile.parts, "")], "selftests": [(profile.parts / "selftests", "selftests")], "none": []}[which]
 
 
@@ -237,7 +237,7 @@ class Unreachable(Exception):
 
 
 def layer_key(packages):
-    """The packages, and the Debian system that has those on which they depend."""
+    """Return the key of a layer: the packages, and the Debian system that has their dependencies."""
     installed = Path("/var/lib/dpkg/status").read_bytes()
     return hashlib.sha256(" ".join(packages).encode() + installed).hexdigest()[:12]
 
@@ -259,7 +259,7 @@ def apt(folder, suites, kinds=("deb",)):
 
 
 def download(packages, folder):
-    """Download the packages, and those on which they depend and the build root has not. Return the files."""
+    """Download the packages, and their dependencies that the build root lacks. Return the files."""
     suites = {suite for _, _, suite in (name.partition("/") for name in packages) if suite}
     command = apt(folder, suites)
     run([*command, "--yes", "--no-install-recommends", "--download-only", "install", *packages], log=folder / "log")
@@ -270,8 +270,8 @@ def layer(name, packages):
     """Return the folder with the files of Debian packages that one test needs, which `vm/boot --layer` lays over the Debian system of the
     build root. Raise Unreachable.
 
-    The folder is in the cache and is made on first use. The packages' scripts do not run. PACKAGE/SUITE is the
-    package of another suite of Debian.
+    The folder is in the cache and is made on first use. The packages' scripts do not run. PACKAGE/SUITE names a package of another
+    suite of Debian.
     """
     root = CACHE / f"layer-{name}-{layer_key(packages)}"
     with locked(root.with_name(f"{root.name}.lock")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """make guest-demo: a virtual machine inside the machine has a share of the card (docs/guests.md).
 
-The machine has an emulated card, the module and fermata-vfio. In the machine runs Debian's QEMU, whose vfio-user-pci connects to
-fermata-vfio, with the same kernel and the unmodified fermata.ko as its guest. The guest runs a job and selftests, while a tenant of the
+The machine has an emulated card, the module and fermata-vfio. Debian's QEMU runs in the machine, and its vfio-user-pci connects to
+fermata-vfio. QEMU's guest has the same kernel and the unmodified fermata.ko. The guest runs a job and selftests, while a tenant of the
 host uses the card. Prints TAP. Usage: python3 -m fermatavm.guestdemo [OPTION of vm/boot]...
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Check the help of the scripts in vm/, the comment at the head of each: it must be the help of the script's parser, and --help must
-need no build root, no Python and no HOME. Also check that vm/clean-cache removes nothing if its option is misspelt.
+"""Check the help of the scripts in vm/, which is the comment at the head of each: it must equal the help of the script's parser, and
+--help must need no build root, no Python and no HOME. Also check that vm/clean-cache removes nothing if its option is misspelt.
 
 --update writes the help of the scripts that have a parser; commit the result.
 """

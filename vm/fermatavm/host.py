@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Act on the machine from outside, by request of a program in the machine: plug and unplug cards, press the power button. Also show
-what a machine does whose command exceeds its time limit.
+"""Act on the machine from outside, by request of a program in the machine: plug and unplug cards, press the power button. If a command
+exceeds its time limit, also show what the machine is doing.
 
 The program writes lines `ID VERB [NUMBER]` to the port fermata.host. The answer is `ID ok` or `ID err MESSAGE` (ID is any word).
 
@@ -28,12 +28,12 @@ BUTTON_AGAIN = 2
 TASK = re.compile(r"task:(.+?)\s+state:.* pid:(\d+) .*ppid:(\d+)")
 FRAME = re.compile(r"\] +(?!\?)(\S+\+0x\S+/0x\S+.*)")
 PROCESSOR = re.compile(r"CPU: \d+ .*|RIP: .*")
-# The kernel's answer is complete after so many seconds without a new line. Seconds to wait for the answer.
+# Seconds without a new line after which the kernel's answer is complete. Seconds to wait for the answer.
 QUIET, ANSWER = 1, 20
 KTHREADD = "2"
-# Lines that are shown at most of the stacks, and of the log of a card.
+# Maximum number of lines to show of the stacks, and of the log of a card.
 MOST_LINES, CARD_LINES = 150, 5
-# Threads with less processor time in seconds are not shown.
+# Threads with less processor time, in seconds, are not shown.
 LEAST_TIME = 1
 
 
@@ -87,7 +87,7 @@ class Monitor:
 
 
 class Host:
-    """Answers the machine's requests, in a thread of its own, until QEMU has exited."""
+    """Answers the machine's requests, in its own thread, until QEMU has exited."""
 
     def __init__(self, run, cards):
         self.path, self.monitor_path = f"{run}/host.sock", f"{run}/host.qmp"
@@ -192,7 +192,7 @@ def ask_stacks(monitor, console):
 
 
 def of_programs(lines):
-    """Return the lines that tell what the processors do, and the stacks of programs, without threads of the kernel."""
+    """Return the lines that show what the processors do, and the stacks of programs, without threads of the kernel."""
     shown, is_program = [], False
     for line in lines:
         if task := TASK.search(line):
@@ -221,8 +221,8 @@ def show_threads(name, process):
 
 
 def show_stacks(qemu, cards, monitor_path, console):
-    """Show what a machine does whose command exceeds its time limit: the stacks of its programs, the busy threads of QEMU and of the cards,
-    and the last lines of the cards' logs. Show all that can be had: a machine that is frozen does not answer."""
+    """Show what a machine does when its command exceeds the time limit: the stacks of its programs, the busy threads of QEMU and of the
+    cards, and the last lines of the cards' logs. Show whatever is available: a machine that is frozen does not answer."""
     try:
         show_threads("qemu", qemu)
         for card in cards:

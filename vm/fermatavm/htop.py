@@ -27,8 +27,8 @@ screen:Main=PID GPU_TIME GPU_PERCENT Command
 .sort_key=PID
 .sort_direction=1
 """
-# A screen counts if two readings in a row show the screen: htop may be drawing during a reading. The machine goes on until each
-# tenant was shown twice with each of four times, or for 100 seconds.
+# A screen counts if two successive readings show the same screen, because htop may be drawing during a reading. The machine continues
+# until each tenant was shown twice with each of four times, or for 100 seconds.
 SCRIPT = """\
 tenant() { fermatactl run "$1" --count 1000000000000000 --set timeslice=1ms --set preempt-timeout=10s >/dev/null 2>&1 & }
 tenant counter_up; tenants=$!
@@ -66,7 +66,7 @@ UNITS = {"ns": 1, "ms": 10**6, "s": 10**9, None: 10**9}
 
 
 def nanoseconds(text):
-    """Return a time of htop's: 12345ns, 1.2345ms, 1.23456s or 1:23.456."""
+    """Return a time that htop shows: 12345ns, 1.2345ms, 1.23456s or 1:23.456."""
     minutes, number, unit = re.fullmatch(r"(?:(\d+):)?([\d.]+)(ns|ms|s)?", text).groups()
     return int(minutes or 0) * 60 * 10**9 + round(float(number) * UNITS[unit])
 
@@ -84,7 +84,7 @@ class Screen:
 
 
 class Run:
-    """What the machine left."""
+    """The files that the machine left."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -113,7 +113,7 @@ def times_grow(run):
 def times_are_the_drivers(run):
     for engine, pid in zip(ENGINES, run.tenants, strict=True):
         before, after = run.time_on(engine, "before", pid), run.time_on(engine, "after", pid)
-        # htop cuts digits off.
+        # htop truncates times.
         assert before - 10**6 < min(run.times(pid)) and max(run.times(pid)) <= after, (before, run.times(pid), after)
 
 

@@ -6,11 +6,11 @@ rust/bench/instructions.json. The same program built by the same compiler gives 
 than 5 %, up or down, fails. --update writes the counts of this compiler into the file: commit the file if a change was intended, or if
 the build root has a new compiler.
 
-module: count those of fermata.ko per switch and per call, by a plugin of QEMU's TCG (tools/bench/plugin). The count includes interrupt
-handler, timer and calls, but not the functions of the kernel that they call. --functions N also prints the N functions with most
+module: count those of fermata.ko per switch and per call, with a plugin for QEMU's TCG (tools/bench/plugin). The count includes interrupt
+handler, timer and calls, but not the functions of the kernel that they call. --functions N also prints the N functions with the most
 instructions of each phase. --sections measures the longest section with interrupts off, under a raw spinlock, in instructions and in
 accesses to registers of the card, while calls and events are at the limits of what a user can cause. It fails if a section exceeds
-SECTION_MAX or ACCESSES_MAX. --profile relay measures on a card that switches by itself.
+SECTION_MAX or ACCESSES_MAX. --profile relay measures on a card with a relay.
 """
 
 import argparse

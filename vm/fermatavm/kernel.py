@@ -4,8 +4,8 @@
 A stock kernel ("7.2") is unpacked from Debian's packages; its build tree is made with the Rust metadata that Debian's headers lack.
 A kernel with other options ("7.2-debug", "7.2-rt") is built from the source of a stock kernel.
 
-An entry is kernel-SERIES-KEY/ with vmlinuz, modules/, src/ (linux-source), build/ (KDIR) and info.json, which is written
-last: an entry without it is half-made and is made again. It is made in place because a kernel build tree holds its own path.
+An entry is kernel-SERIES-KEY/ with vmlinuz, modules/, src/ (linux-source), build/ (KDIR) and info.json. info.json is written last: an
+entry without it is incomplete and is made again. Entries are made in place, because a kernel build tree contains its own path.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space,
 PINS = TOP / "vm/kernels"
 # The kernel with debugging options, and the kernel with PREEMPT_RT and kCFI.
 DEBUG, REAL_TIME = "7.2-debug", "7.2-rt"
-# Holds prepare_tree(), by which DKMS and this file configure a build tree and make the Rust metadata.
+# Has prepare_tree(), with which DKMS and this file configure a build tree and make the Rust metadata.
 RECIPE = TOP / "packaging/dkms/lib.sh"
 # Options of all kernels that are built here.
 CONFIG = TOP / "vm/guest.config"
@@ -73,7 +73,7 @@ class Kernel:
         return (self.dir / "info.json").exists() and self.vmlinuz.exists() and (self.build / "rust/libkernel.rmeta").exists()
 
     def ensure(self):
-        """Make the entry if it is not there. Returns self."""
+        """Make the entry if it does not exist. Return self."""
         if not self.ready():
             with locked(CACHE / f"{self.dir.name}.lock"):
                 if not self.ready():
@@ -98,7 +98,7 @@ class Kernel:
 
 
 def entry(kernel, *made_by):
-    """Return the folder of a kernel's entry, named after everything that the entry is made by."""
+    """Return the folder of a kernel's entry, named after everything that the entry is made from."""
     made_by = " ".join(map(str, [*made_by, toolchain(), inspect.getsource(type(kernel).fill)]))
     return CACHE / f"kernel-{kernel.series}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
 
@@ -155,8 +155,8 @@ class StockKernel(Kernel):
 
 
 class BuiltKernel(Kernel):
-    """A kernel with other options, built by clang, as its modules must be. Its options are in the file of vm/ that is named after the
-    suffix of the series."""
+    """A kernel with other options, built by clang, because its modules must be. Its options are in the file of vm/ that is named after
+    the suffix of the series."""
 
     suffix = None
     make_options = ("LLVM=1",)
@@ -190,7 +190,7 @@ class BuiltKernel(Kernel):
 
 
 class DebugKernel(BuiltKernel):
-    """Reports mistakes, and which places of its modules were reached (KCOV)."""
+    """Reports bugs, and which places of its modules were reached (KCOV)."""
 
     suffix = "-debug"
     make_options = (*BuiltKernel.make_options, "KCOV_INSTRUMENT=y")
@@ -214,7 +214,7 @@ def kernel_named(name):
 
 
 class Archive:
-    """Downloads by apt with state of its own, so that the build root stays unchanged and no privilege is needed."""
+    """Downloads by apt with its own state, so that the build root stays unchanged and no privilege is needed."""
 
     def __init__(self, folder, log):
         self.folder, self.log = folder, log
@@ -286,8 +286,8 @@ def fetch(kernel, folder, log):
 
 
 def check_config(config, have):
-    """Fail if the kernel lacks an option of a file: the kernel drops options that it has renamed, or whose dependencies are missing,
-    without a message."""
+    """Fail if the kernel lacks an option of a file. The kernel's configuration silently drops options that were renamed, or whose
+    dependencies are missing."""
     wanted = [line for line in config.read_text().splitlines() if line.startswith("CONFIG_") or line.endswith("is not set")]
     missing = [line for line in wanted if line not in have and not (line.startswith("#") and off(line, have))]
     if missing:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run cargo on tools/kubernetes, a workspace of its own, which compiles the interfaces of the kubelet.
+"""Run cargo on tools/kubernetes, a separate workspace, which compiles the interfaces of the kubelet.
 
-python3 -m fermatavm.kubernetes CARGO-ARGUMENT... is `cargo CARGO-ARGUMENT...` in that workspace. The interfaces are .proto files (PROTOS),
-which a crate brings to cargo's registry. cargo fetches the crate on first use, and nothing compiles the crate.
+python3 -m fermatavm.kubernetes CARGO-ARGUMENT... is `cargo CARGO-ARGUMENT...` in that workspace. The interfaces are .proto files (PROTOS)
+of a crate. cargo fetches the crate to its registry on first use, and nothing compiles the crate.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check the licences of what the programs and libraries of the workspace link, as docs/dependencies.md says.
 
-Each member has one of the licences in MAY_LINK, and each crate that a member links, directly or not, has a licence that this allows.
-Crates that only build or test link are not distributed, and do not count. The SPDX lines of a member's files name its licence. An argument
-names another workspace than that of the top folder.
+Each member has one of the licences in MAY_LINK, and each crate that a member links, directly or not, has a licence that the member's
+licence allows. Crates that only builds or tests link are not distributed, and do not count. The SPDX lines of a member's files name its
+licence. An argument names a workspace other than that of the top folder.
 """
 
 import json
@@ -55,7 +55,7 @@ def allows(expression, allowed):
 
 
 def linked(member, nodes, packages):
-    """Return the packages that a member links by normal dependencies, without macros, which run in the compiler only."""
+    """Return the packages that a member links by normal dependencies, without macros, which run only in the compiler."""
     found, todo = set(), [member]
     while todo:
         for dependency in nodes[todo.pop()]["deps"]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check the machine code of fermata.ko. Usage: python3 -m fermatavm.machinecode frames|jumps FILE
 
-frames: no function may use more than LIMIT bytes of the kernel's stack, which has 16 KiB for a whole call chain. Counted are pushed
-registers and the subtraction from the stack pointer. (A compiler that probes the stack page by page subtracts a page, which exceeds
-LIMIT as well.)
+frames: no function may use more than LIMIT bytes of the kernel's stack, which has 16 KiB for a whole call chain. Pushed registers and
+the subtraction from the stack pointer are counted. (A compiler that probes the stack page by page subtracts a page, which exceeds LIMIT
+as well.)
 
 jumps: each place that passes a tracepoint must have a no-op of 2 or 5 bytes, which the kernel patches to a jump.
 """

@@ -14,9 +14,9 @@ from .kernel import kernel_named
 
 
 def build(kernel, clippy=False, strict=False, copy=None):
-    """Build against `kernel`; return the path of fermata.ko. Clippy runs in a folder of its own.
+    """Build against `kernel`; return the path of fermata.ko. Clippy runs in a separate folder.
 
-    A strict build starts from nothing, to see every warning, and fails if there is a warning. The `copy` does not change while
+    A strict build starts from nothing, to show every warning, and fails if there is a warning. The `copy` does not change while
     another run builds.
     """
     return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict, copy) / "fermata.ko"
@@ -46,7 +46,7 @@ def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
 def document(kernel):
     """Make the module's documentation in build/rustdoc-SERIES/; fail on any warning. Return the path of its first page.
 
-    kbuild has a target for rustdoc in its own tree only. Here rustdoc runs with the rustc command line that kbuild has saved.
+    kbuild has a target for rustdoc only in its own tree. Here rustdoc runs with the rustc command line that kbuild has saved.
     """
     build(kernel)
     out = BUILD / f"module-{kernel.name}"
@@ -67,8 +67,8 @@ def document(kernel):
 
 
 def check_symbols(module, kernel):
-    """Fail if the kernel does not export a symbol under this very name. Without MODVERSIONS, the hash in a Rust symbol's name shows a
-    different layout."""
+    """Fail if the kernel does not export a symbol under exactly this name. Without MODVERSIONS, the hash in a Rust symbol's name reveals
+    a different layout."""
     nm = subprocess.run(["nm", "-u", module], capture_output=True, text=True, check=True).stdout
     wanted = {line.split()[-1] for line in nm.splitlines()}
     exported = {line.split("\t")[1] for line in (kernel.build / "Module.symvers").read_text().splitlines()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Check that the debug kernel reports each planted mistake (selftests/planted), and that a run of vm/boot would fail by the report.
+"""Check that the debug kernel reports each planted mistake (selftests/planted), and that the report would fail a run of vm/boot.
 
-A TAP point for each mistake.
+Prints a TAP point for each mistake.
 """
 
 import os

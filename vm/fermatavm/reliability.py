@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Add up what the boots of `make check`, `make check-all` and `make check-debug` did to the module, and the failures.
 
-The sums are printed as a table and go to build/reports/reliability.json. The program fails for a complaint of the kernel, a leak, a
-lost job or a violation of the card's protocol, on the kernels that are named, in the run of vm/check that this is a step of. Boots
-with planted mistakes (vm/fermatavm/planted.py) do not count.
+The sums are printed as a table and go to build/reports/reliability.json. The program fails if a boot on the named kernels, in the run of
+vm/check to which this step belongs, had a complaint of the kernel, a leak, a lost job or a violation of the card's protocol. Boots with
+planted mistakes (vm/fermatavm/planted.py) do not count.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from .common import BUILD, die, write_report
 
 KINDS = {"stock": "stock kernels", "debug": "debug kernel"}
-# What must have been done, or else the rest says nothing; and what must not have happened.
+# What must have been done, since otherwise the rest proves nothing; and what must not have happened.
 ACTS = ["jobs with the right result", "kills", "loads of the module", "resets", "suspends", "unbinds"]
 NONE = ["splats", "leaks", "lost jobs", "violations"]
 
@@ -31,7 +31,7 @@ def none_last(what):
 
 
 def add_up(boots):
-    """Return the sums over boots, and the least and largest value of each figure."""
+    """Return the sums over boots, and the smallest and largest value of each figure."""
     tally, figures = Counter(dict.fromkeys(NONE, 0)), {}
     for boot in boots:
         tally.update(boot["tally"])

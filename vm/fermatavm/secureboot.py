@@ -162,7 +162,7 @@ class Shell:
 
 
 def before(child):
-    """Test the boot before the key is enrolled; request the enrolment."""
+    """Test the boot before the key is enrolled, and request the enrolment."""
     shell = Shell(child)
     yield "Secure Boot is on, and locks the kernel down"
     shell.must("mokutil --sb-state", "SecureBoot enabled")

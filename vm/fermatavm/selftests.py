@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Compare the selftests with what runs them and with what docs/ says of them.
+"""Compare the selftests with what runs them and with what docs/ says about them.
 
 Exits 1 with messages if
     a program that selftests/Makefile builds is neither one of those that selftests/run runs nor in SEPARATE,
@@ -26,7 +26,7 @@ SEPARATE = {
     "riscv": "vm/checks",
 }
 TEST = re.compile(r"^(?:FM_TEST|SLOW_TEST|TEST_F_TIMEOUT|TEST|WALK\w*)\((?:\w+, )?(\w+)", re.M)
-# A name in a page, with the program and a star for all tests that begin so. Names in links and paths are none.
+# A name of a test in a page, with its program; a star stands for all tests whose names begin with it. Links and paths have no names.
 NAME = re.compile(r"(?<![\w./#-])(?:(\w+)\.)?(\w+)(\*?)(?![\w(/-])")
 POINT = re.compile(r"(?:point|defect)_\d\d_")
 # Code, in which names like PROGRAM.TEST are members of structures.
@@ -88,7 +88,7 @@ def wrong_names(file, tests):
 
 
 def wrong_mutations(page):
-    """Yield mutations whose row is missing, or is of another point or test, and rows without a mutation."""
+    """Yield mutations whose row is missing or has another point or test, and rows without a mutation."""
     rows = {row[0]: row for row in rows_below(page, "| mutation | point | selftest (card, IOMMU) | result |")}
     table = tomllib.loads((SELFTESTS / "mutations/table.toml").read_text())["mutation"]
     for name in sorted(rows.keys() - {mutation["name"] for mutation in table}):

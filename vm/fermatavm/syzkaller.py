@@ -73,7 +73,7 @@ resource fermata_afu_id_hi[int64]: FERMATA_QUEUE_AFU_ID_HI
 openat$fermata(fd const[AT_FDCWD], file ptr[in, string["/dev/fermata0"]], flags flags[open_flags], mode const[0]) fd_fermata
 mmap$fermata(addr vma, len len[addr], prot flags[mmap_prot], flags flags[mmap_flags], fd fd_fermata, offset fileoff[0])
 """
-# Memory of the program's own: pages, with what the queue engine reads there.
+# The program's own memory: pages, with the structures that the queue engine reads there.
 MEMORY = """
 fermata_memory {
 	content	fermata_content
@@ -87,7 +87,7 @@ fermata_content [
 ] [varlen]
 """
 RESOURCES = {"pid": 4, "fd_event": 4, "fd_fermata": 4, "fermata_context": 4, "fermata_afu_id_lo": 8, "fermata_afu_id_hi": 8}
-# Values of the kernel's own.
+# Values that the kernel defines.
 KERNELS = {"AT_FDCWD": "0xffffffffffffff9c"}
 
 

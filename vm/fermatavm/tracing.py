@@ -10,7 +10,7 @@ from . import boot
 from .common import BUILD, TOP, die, say
 
 SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
-# What each example has to print about a shared slot.
+# What each example must print about a shared slot.
 EXPECTED = {
     "perf": [
         r"fermata:fermata_pause: .* why=slice waiter=\d+",

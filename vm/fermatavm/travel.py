@@ -20,7 +20,7 @@ SLOTS = "profile=fermata,slots=riscv+riscv,0.speed=3,1.speed=3"
 TAG = 0x7A
 # Takes 15 seconds at this speed.
 PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
-# The beginning of each script: tells the card that a snapshot of another card will be loaded, and waits for a job.
+# The beginning of each script: functions that tell the card that a snapshot of another card will be loaded, and that wait for a job.
 PRELUDE = f"""
 set -e
 announce() {{ exec 3<>/dev/virtio-ports/fermata.card$1; echo "0 import token=${{2:-{TAG}}}" >&3; read -r answer <&3; exec 3>&-; }}
@@ -103,7 +103,7 @@ cd /files
 restore unknown >/report/unknown
 { again reserved 0xf2; restore again 0xf2; } >/report/again
 """
-# What a walk of 3,000,123 nodes ends with.
+# The result of a walk of 3,000,123 nodes.
 WALKED = "register 0x38: 0x2dc73b\nregister 0x40: 0x36cd9b366cd9b378\n"
 NO_JOB = "fermata-checkpoint: {0}: there is no job in it\n"
 RESTORED = f"""= held
