@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The binary interface: sizes, offsets and numbers, written out. This file is
- * built for 32 and for 64 bits, so both layouts are the one below; the tests
- * then talk to the driver with it, through the compat call in the 32-bit build.
+ * built for 32 and for 64 bits, so both layouts must be the one below. The tests
+ * then call the driver with it, in the 32-bit build by the compat call.
  */
 #include "kselftest_harness.h"
 #include "lib/fm.h"
@@ -358,7 +358,7 @@ _Static_assert(FERMATA_QUEUE_MIN_ENTRIES == 2 && FERMATA_QUEUE_MAX_ENTRIES == 65
 
 TEST(layout_is_the_one_written_down)
 {
-	/* Judged by the compiler. */
+	/* The compiler checks the layout. */
 	TH_LOG("%zu-bit program", sizeof(void *) * 8);
 }
 
@@ -437,7 +437,7 @@ FM_TEST(driver, other_numbers_are_enotty)
 	EXPECT_EQ(-ENOTTY, fm_ioctl(fd, _IOR(FERMATA_IOC_MAGIC, 0x00, __u32), &st));
 }
 
-/* A structure of a later version: a zero tail is as good as none. */
+/* A larger structure of a later version works if its tail is zero. */
 FM_TEST(driver, larger_structure_with_zero_tail_works)
 {
 	struct {

@@ -16,7 +16,7 @@ FM_FIXTURE_ANY(bad);
 
 static int fds[FM_STAGES];
 
-/* Tries the call; the errno, and nothing else, must come of it. */
+/* Tries the call: it must return the errno, and have no other effect. */
 static int refused(const struct fm_call *k, void *arg, u32 len, int want)
 {
 	struct fermata_status before[FM_STAGES], after[FM_STAGES];
@@ -163,7 +163,7 @@ FM_TEST(bad, inaccessible_argument_is_efault)
 		EXPECT_EQ(0, refused(k, two + FM_PAGE, 0, EFAULT));
 		EXPECT_EQ(0, refused(k, (void *)(uintptr_t)(sizeof(long) == 8 ?
 				     0xffff888000000000ULL : 0xfffff000), 0, EFAULT));
-		/* Its last word, then its first but one, on a page that is not there. */
+		/* The last word, then all but the first word, on a missing page. */
 		fm_call_fill(k, &a);
 		at = two + FM_PAGE - (k->size - 4);
 		memcpy(at, &a, k->size - 4);
@@ -171,7 +171,7 @@ FM_TEST(bad, inaccessible_argument_is_efault)
 		at = two + FM_PAGE - 4;
 		memcpy(at, &a, 4);
 		EXPECT_EQ(0, refused(k, at, 4, EFAULT));
-		/* All there, but a tail that it claims to have. */
+		/* Complete, but for a tail that the size claims. */
 		at = two + FM_PAGE - k->size;
 		fm_call_fill(k, &a);
 		a.size += 8;
@@ -241,7 +241,7 @@ static const struct fm_call *find(unsigned long cmd, bool sets, enum fm_stage st
 	return &k;
 }
 
-/* One member changed from what is valid. */
+/* A valid argument with one member changed. */
 #define REFUSED(cmd, stage, want, change)	REFUSED_OF(cmd, false, stage, want, change)
 #define REFUSED_SET(cmd, stage, want, change)	REFUSED_OF(cmd, true, stage, want, change)
 #define REFUSED_OF(cmd, sets, stage, want, change)				\
@@ -282,7 +282,7 @@ FM_TEST(bad, gangs_that_cannot_be)
 	REFUSED(GANG, FM_READY, EINVAL,
 		a.gang.flags = FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE; a.gang.context = held);
 	REFUSED(GANG, FM_READY, ESRCH, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = ~0U);
-	/* Both may use one slot only, and it is the same. */
+	/* Both may use only one slot, which is the same. */
 	REFUSED(GANG, FM_READY, ENOSPC, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = held);
 	REFUSED(GANG, FM_HELD, ENOSPC, a.gang.flags = FERMATA_GANG_JOIN; a.gang.context = ready);
 }
@@ -458,7 +458,7 @@ FM_TEST(bad, registers_out_of_range)
 
 	fm_stages_make(fds);
 	for (i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
-		/* Behind a good one: all or none. */
+		/* After a valid one: all or none. */
 		struct fermata_reg regs[2] = { { .offset = 0x40 }, { .offset = offsets[i] } };
 
 		REFUSED(REGS_WRITE, FM_READY, EINVAL, a.regs.regs = (uintptr_t)regs);
@@ -538,7 +538,7 @@ FM_TEST(bad, start_in_wrong_order)
 	REFUSED(START, FM_SETUP, ENXIO, (void)0);
 	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
 	REFUSED(START, FM_SETUP, EDESTADDRREQ, (void)0);
-	/* A part of it is not the whole. */
+	/* A mapping of a part is not enough. */
 	ASSERT_NE(MAP_FAILED, mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, arena.mmap_offset));
 	REFUSED(START, FM_SETUP, EDESTADDRREQ, (void)0);
 	REFUSED(START, FM_HELD, EBUSY, (void)0);
@@ -619,7 +619,7 @@ FM_TEST(bad, params)
 	}
 }
 
-/* More than the default takes a capability, of the caller, at the call. */
+/* Raising a parameter above its default takes a capability of the caller, when it calls. */
 FM_TEST(bad, params_of_an_unprivileged_caller)
 {
 	struct fermata_param get = { .size = sizeof(get), .param = FERMATA_PARAM_TIMESLICE };
@@ -665,7 +665,7 @@ FM_TEST(bad, params_of_an_unprivileged_caller)
 	EXPECT_EQ(0, fm_param_set(fds[FM_SETUP], FERMATA_PARAM_TIMESLICE, 10000000000));
 }
 
-/* What another user gets from open() and FM_SETUP: 0 or an errno. */
+/* The result of open() and FM_SETUP for another user: 0 or an errno. */
 static int setup_of_another_user(void)
 {
 	struct fm_child ch;
@@ -689,8 +689,8 @@ static int setup_of_another_user(void)
 }
 
 /*
- * Only the card's window separates tenants: without it an IOMMU allows one user at a
- * time, and nothing at all allows only who may touch all memory anyway.
+ * Only the card's window separates tenants. With an IOMMU alone, one user at a time is allowed;
+ * with neither, only users who may access all memory anyway.
  */
 FM_TEST(bad, point_18_setup_without_a_window)
 {
@@ -712,7 +712,7 @@ FM_TEST(bad, point_18_setup_without_a_window)
 	ASSERT_EQ(0, chmod(dev, 0600));
 }
 
-/* Opens and sets up as this user until one is refused; returns how many were not. */
+/* Opens and sets up contexts as this user until one is refused; returns their number. */
 static int many_of(uid_t uid, int *fd, int max, int *refusal)
 {
 	struct fermata_setup setup = {
@@ -733,8 +733,8 @@ static int many_of(uid_t uid, int *fd, int max, int *refusal)
 }
 
 /*
- * No group has all contexts of the card, by however many subordinate users, unless it may have more
- * resources than others.
+ * No group can take all contexts of the card, with any number of subordinate users, unless it may
+ * exceed resource limits.
  */
 FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
 {
@@ -752,7 +752,7 @@ FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
 		EXPECT_EQ(-EDQUOT, refusal);
 		ASSERT_GT(info.max_contexts, n);
 	}
-	/* Another group has its own; the caller's capability counts. */
+	/* Another group has its own limit; the caller's capability counts. */
 	ASSERT_EQ(0, setresuid(0, 0, 0));
 	if (fm_has_cgroups()) {
 		fm_enter(0);
@@ -774,7 +774,7 @@ FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
 	EXPECT_EQ(0, many_of(4711, &one, 1, &refusal));
 	EXPECT_EQ(-EDQUOT, refusal);
 	close(one);
-	/* Room again. */
+	/* There is room again. */
 	close(fd[0]);
 	close(fd[1]);
 	EXPECT_EQ(1, many_of(4711, &one, 1, &refusal));
@@ -785,7 +785,7 @@ FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* As many contexts as the card takes; the next is ENOSPC, and after a close there is room. */
+/* With as many contexts as the card takes, the next gets ENOSPC; after a close there is room. */
 FM_TEST(bad, contexts_are_bounded)
 {
 	struct fermata_card_info info = { .size = sizeof(info) };

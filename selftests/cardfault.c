@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card does what it should not: the driver copes, and says what it was. */
+/* The card misbehaves: the driver copes, and reports the misbehaviour. */
 #include "kselftest_harness.h"
 #include <sys/syscall.h>
 #include "lib/calls.h"
 
 FM_FIXTURE_CARD(fault);
 
-/* Two tenants share the slot, in spite of it. */
+/* Lets two tenants share the slot, in spite of the fault. */
 static void two_share(struct __test_metadata *_metadata)
 {
 	struct fm_expect e[2];
@@ -88,7 +88,7 @@ FM_TEST(fault, point_13_spurious_interrupts)
 	card_fault(slot, "spurious_irq=20");
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	for (i = 0; i < 5; i++) {
-		/* The status still says FINISH of the job before. */
+		/* The status still shows the FINISH of the previous job. */
 		card_fault(slot, "spurious_irq=5");
 		card_speed(slot, 1);
 		fm_job_list(&c, 100, 3000000, i, &e);
@@ -129,7 +129,7 @@ static bool is_polled(int slot)
 	return slot_info_of(slot, &storms) & FERMATA_SLOT_POLLED;
 }
 
-/* The vector is switched off, on, and off again; the slot works on, and so do the others. */
+/* The vector is switched off, on, and off again; the slot and the others continue to work. */
 FM_TEST(fault, point_13_interrupt_storm)
 {
 	int slot = fm_slot_of(FM_LIST), other = fm_slot_of(FM_SHA);
@@ -160,13 +160,13 @@ FM_TEST(fault, point_13_interrupt_storm)
 		fm_wait(co.fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&co, &eo));
 	}
-	/* Where they share a vector they are polled together. */
+	/* Slots that share a vector are polled together. */
 	EXPECT_TRUE(storms_of(other) == others || storms_of(other) >= others + 4);
 	fm_ctx_close(&co);
 	fm_ctx_close(&c);
 	two_share(_metadata);
 	card_fault(slot, "irq_storm=0");
-	/* What is on its way arrives, and may be the one too many. */
+	/* Wait for interrupts on their way, one of which may exceed the limit. */
 	fm_sleep_us(20000);
 	end = fm_now() + FM_GUARD_MS * FM_MS;
 	while (is_polled(slot)) {
@@ -180,7 +180,7 @@ FM_TEST(fault, point_13_interrupt_storm)
 	EXPECT_FALSE(is_polled(slot));
 }
 
-/* The driver is bound anew, for it reads the size of a state then. */
+/* Rebinds the driver, which then reads the size of a state. */
 static void bind_anew(void)
 {
 	if (fm_unbind() || fm_bind())
@@ -221,7 +221,7 @@ FM_TEST(fault, point_08_state_size_is_bounded)
 	bind_anew();
 }
 
-/* What the register says later is not read, under a job or between jobs. */
+/* Later values of the register are not read, neither during a job nor between jobs. */
 FM_TEST(fault, point_08_state_size_changes_later)
 {
 	static const char * const sizes[] = { "0", "2", "4097", "0xffffffffffffffff" };
@@ -246,7 +246,7 @@ FM_TEST(fault, point_08_state_size_changes_later)
 	}
 }
 
-/* A reset that changes an engine, or loses one, ends the card: what was checked at probe does not hold any more. */
+/* A reset that changes or loses an engine ends the card: the checks of probe are no longer valid. */
 static void change_by_a_reset(struct __test_metadata *_metadata, const char *change)
 {
 	struct fm_expect e;
@@ -299,7 +299,7 @@ FM_TEST(fault, larger_state)
 	bind_anew();
 }
 
-/* Base: the engine writes on after PAUSED; nobody else's memory may be in its reach by then. */
+/* Base: the engine still writes after PAUSED; it must not reach memory of others by then. */
 FM_TEST(fault, point_05_write_after_paused)
 {
 	struct fm_expect e[2];
@@ -340,7 +340,7 @@ FM_TEST(fault, point_05_long_drain)
 	card_set(fm_slot_of(FM_LIST), "drain_us=200");
 }
 
-/* The answer of a job that was given up comes late: nobody takes it for that of another. */
+/* The response of a job that was given up is late: it must not be taken for that of another job. */
 static void paused_after_the_timeout(struct __test_metadata *_metadata, unsigned int late_us)
 {
 	struct fm_expect eb, ec;
@@ -353,7 +353,7 @@ static void paused_after_the_timeout(struct __test_metadata *_metadata, unsigned
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_ctx_new(&b, FM_LIST, 64 * 1024);
 	card_speed(c.slot, 1);
-	/* The engine has begun to save by then, and nobody but the test has it paused. */
+	/* The engine has begun to save by then, and only the test has it paused. */
 	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 1000 * FM_MS));
 	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
 	ASSERT_EQ(0, fm_param_set(b.fd, FERMATA_PARAM_TIMESLICE, 10000 * FM_MS));
@@ -373,13 +373,13 @@ static void paused_after_the_timeout(struct __test_metadata *_metadata, unsigned
 	EXPECT_EQ(ETIME, st.error);
 	if (!card_base())
 		EXPECT_EQ(resets + 1, fm_slot_resets(c.slot));
-	/* It stays so, and the answer comes. */
+	/* The job stays failed when the response arrives. */
 	end = fm_now() + FM_GUARD_MS * FM_MS;
 	while (card_key(card_cmd("state slot=%d", c.slot), "pending_faults")) {
 		ASSERT_GT(end, fm_now());
 		fm_sleep_us(1000);
 	}
-	/* Without a count in the status it is taken for an answer of the one that runs, and a wrong one. */
+	/* Without a count in the status it looks like a wrong response of the job that runs now. */
 	lost = card_base() && late_us;
 	if (!lost)
 		fm_list_cut(&b, FM_ENDLESS_NODES);
@@ -406,7 +406,7 @@ FM_TEST(fault, point_04_paused_while_the_slot_is_reset)
 
 FM_TEST(fault, point_04_paused_while_the_next_job_runs)
 {
-	/* On a slow machine the slot may be in its reset for long. */
+	/* On a slow machine the slot may be in reset for a long time. */
 	paused_after_the_timeout(_metadata, 1000000);
 }
 
@@ -415,7 +415,7 @@ static u64 refused(int slot)
 	return card_key(card_cmd("state slot=%d", slot), "fault_info");
 }
 
-/* Fermata: a write that comes when the slot is another's meets the other's window, and is nobody's fault. */
+/* Fermata: a late write, when the slot has another job, is outside its window, and no fault of that job. */
 FM_TEST(fault, point_05_write_after_paused_in_another_window)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -446,7 +446,7 @@ FM_TEST(fault, point_05_write_after_paused_in_another_window)
 	card_speed(slot, 0);
 	fm_wait(c[1].fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&c[1], &e[1]));
-	/* Who goes astray later is told where itself was. */
+	/* A later fault of the other job reports its own address. */
 	fm_job_list(&c[1], 16, 0, 3, &e[1]);
 	ASSERT_EQ(0, fm_reg_write(c[1].fd, 0x30, c[1].base + c[1].len));
 	ASSERT_EQ(0, fm_start(c[1].fd));
@@ -460,7 +460,7 @@ FM_TEST(fault, point_05_write_after_paused_in_another_window)
 	ASSERT_GOOD(fm_job_wrong(&c[0], &e[0]));
 }
 
-/* All-ones: the card is gone, and stays so for whoever had it open. */
+/* All-ones: the card is gone, and stays gone for all open files. */
 static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 {
 	struct fm_ctx running, idle;
@@ -476,7 +476,7 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 	card_speed(running.slot, 1);
 	fm_job_endless(&running);
 	fm_job_list(&idle, 100, 1000, 1, &e);
-	/* A context without a job can wait for the card's end as well, set up or not. */
+	/* A context without a job can wait for the end of the card, too, set up or not. */
 	fm_gone_poller_start(&pollers[0], idle.fd);
 	fm_gone_poller_start(&pollers[1], bare);
 	if (wait_first) {
@@ -491,7 +491,7 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 		EXPECT_TRUE(!rc || rc == -ENODEV) {
 			TH_LOG("START: %s", strerror(-rc));
 		}
-		/* It may be gone by now: then nobody sleeps. */
+		/* The card may already be gone: then the call does not sleep. */
 		w.rc = fm_wait_until(running.fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL);
 	}
 	EXPECT_EQ(-ENODEV, w.rc);
@@ -515,8 +515,9 @@ static void is_dead(struct __test_metadata *_metadata, bool wait_first)
 }
 
 /*
- * An engine that shows a result of the job before after START_NEW shows it to the next tenant, and no
- * driver can clear what cannot be written: the card's checker finds such an engine.
+ * An engine that still shows a result of the previous job after START_NEW shows it to the next
+ * tenant, and no driver can clear a register that cannot be written. The card's checker finds such
+ * an engine.
  */
 FM_TEST(fault, defect_15_results_of_the_job_before)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Every allocation and every copy of every call fails once, one after the other
- * (the kernel's fail-nth): the call says so, nothing is left of it, and the
- * context works after it. Only on a kernel that injects faults.
+ * (the kernel's fail-nth): the call reports the failure, leaves nothing behind,
+ * and the context still works. Only on a kernel that injects faults.
  */
 #include "kselftest_harness.h"
 #include <glob.h>
@@ -13,11 +13,11 @@
 
 #define FAIL_NTH	"/proc/self/fail-nth"
 #define DEBUG		"/sys/kernel/debug"
-/* No call has so many points at which it can fail. */
+/* Upper limit of the points at which a call can fail. */
 #define POINTS_MAX	3000
 /* More points than any call has. */
 #define FAR		1000000
-/* The module's own beginning has some thirty; the kernel's steps around it are in it, too. */
+/* The module's own initialization has about thirty; the kernel's steps around it count, too. */
 #define OWN_POINTS	60
 
 FM_FIXTURE_CARD(failnth);
@@ -26,7 +26,7 @@ FM_FIXTURE_CARD(failnth);
 
 static int control = -1;
 
-/* As they are at first, these would pass over most allocations. */
+/* With their default values, these settings would skip most allocations. */
 static const char *make_all_fail(void)
 {
 	control = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
@@ -42,8 +42,8 @@ static const char *make_all_fail(void)
 }
 
 /*
- * Of all memory only what kmalloc() gives counts as a point, or none does, until make_all_fail().
- * NULL, or what cannot be set up.
+ * Until make_all_fail(), only allocations by kmalloc(), or none, count as points.
+ * Returns NULL, or what cannot be set up.
  */
 static const char *make_only_fail(bool kmalloc)
 {
@@ -66,13 +66,13 @@ static void arm(unsigned int nth)
 	char text[16];
 	int n = snprintf(text, sizeof(text), "%u", nth);
 
-	/* Switching it off is a copy that can fail, too. */
+	/* Switching it off involves a copy, which can fail, too. */
 	while (pwrite(control, text, n, 0) != n)
 		if (errno != EFAULT)
 			fm_die("%s: %s", FAIL_NTH, strerror(errno));
 }
 
-/* Whether the fault came. None comes any more. */
+/* Ends fault injection; returns whether the fault occurred. */
 static bool disarm(void)
 {
 	char text[16] = "";
@@ -84,7 +84,7 @@ static bool disarm(void)
 	return came;
 }
 
-/* --- what a call finds ------------------------------------------------------ */
+/* --- the state before a call ------------------------------------------------ */
 
 struct scene {
 	struct fm_ctx c;
@@ -94,7 +94,7 @@ struct scene {
 	u64 counts[2];
 	u64 snapshot;	/* bytes that are read of it */
 	u8 buffer[2 * FM_PAGE];
-	void *own;	/* a page of the program's */
+	void *own;	/* a page of the program */
 	int efd;
 	int cgroup;
 	int histograms;	/* the card's file */
@@ -229,10 +229,10 @@ static void end(struct scene *s, enum stage stage)
 typedef int (*call_fn)(struct scene *s);
 
 /*
- * Calls with the first fault point failing, then with the second, until none is
- * left to fail. Made once more without a fault the call works; or it says by done
- * that it was made, where nothing but the answer could not be written. Returns how many faults the
- * call did not fail by.
+ * Makes the call with a fault at the first point, then at the second, until no point is left.
+ * Repeated without a fault the call works; or it returns done because it has taken effect, if only
+ * its answer could not be written. Returns the number of faults in spite of which the call
+ * succeeded.
  */
 static unsigned int walk_points(struct __test_metadata *_metadata, enum stage stage, call_fn call,
 				int done)
@@ -264,9 +264,9 @@ static unsigned int walk_points(struct __test_metadata *_metadata, enum stage st
 }
 
 /*
- * A fault by which the call does not fail may be in what the kernel does not need each time, as a new
- * slab: what comes behind it comes later or sooner then, and is passed over. Copies always come, and
- * are walked through once more, alone.
+ * If a call succeeds in spite of a fault, the fault may be in something that the kernel does not
+ * need each time, like a new slab. Later points then have other numbers, and are skipped. Copies
+ * occur every time, and are walked through once more, alone.
  */
 static void walk(struct __test_metadata *_metadata, enum stage stage, call_fn call, int done)
 {
@@ -371,7 +371,7 @@ static int open_node(struct scene *s)
 
 WALK(open, NOTHING, open_node, 0)
 
-/* Where nothing else is, so that page tables are missing, too. */
+/* Maps the arena far from other mappings, so that page tables are missing, too. */
 static int map(struct scene *s)
 {
 	void *there = (void *)0x123400000000;
@@ -380,7 +380,7 @@ static int map(struct scene *s)
 	if (at == MAP_FAILED)
 		return -errno;
 	s->mapped = at;
-	/* The page fault may fail for want of memory; the access is then made again. */
+	/* The page fault may fail for lack of memory; the access is then repeated. */
 	*(volatile u8 *)at = 1;
 	return 0;
 }
@@ -403,7 +403,7 @@ static int read_histograms(struct scene *s)
 
 WALK(read_histograms, ENDED, read_histograms, 0)
 
-/* It cannot fail; what it allocates may be missing. */
+/* Closing cannot fail, but its allocations can. */
 static int close_node(struct scene *s)
 {
 	int rc = close(s->c.fd) ? -errno : 0;
@@ -443,15 +443,16 @@ static void any_job(struct __test_metadata *_metadata)
 }
 
 /*
- * The kernel has no memory for a resource, and says that it is taken; none for vectors of one kind,
- * tries the other, and says that the card has none; none for a driver's folder, and says EINVAL.
+ * Errors of the kernel without memory: for a resource it reports that the resource is taken; for
+ * vectors of one kind it tries the other kind, and reports that the card has none; for a driver's
+ * folder it returns EINVAL.
  */
 static bool is_of_kernel(int rc)
 {
 	return rc == -ENOMEM || rc == -EFAULT || rc == -EBUSY || rc == -ENOSPC || rc == -EINVAL;
 }
 
-/* A walk through probe, or removal, by all points or by kmalloc()'s: the card can be bound and used after each fault. */
+/* Walks through probe, or removal, with all points or those of kmalloc(): the card can be used after each fault. */
 static void walk_driver(struct __test_metadata *_metadata, bool bind, bool only_kmalloc)
 {
 	const char *why = make_all_fail();
@@ -474,7 +475,7 @@ static void walk_driver(struct __test_metadata *_metadata, bool bind, bool only_
 		if (rc)
 			TH_LOG("point %u: %s", nth, strerror(-rc));
 		failed += !!rc;
-		/* What was not done is done now. */
+		/* Complete what failed. */
 		if (!bind && rc)
 			ASSERT_EQ(0, fm_unbind());
 		if (!bind || rc)
@@ -494,8 +495,8 @@ TEST_F_TIMEOUT(failnth, probe, 2400)
 }
 
 /*
- * Files in /proc and /sys and the kernel's trees need new nodes with some probes and not with others, so
- * that points come earlier or later, and the walk passes over some. Without these they stay where they are.
+ * Files in /proc and /sys and the kernel's trees need new nodes only in some probes, so that points
+ * get other numbers, and the walk skips some. The points of kmalloc() alone keep their numbers.
  */
 TEST_F_TIMEOUT(failnth, probe_by_kmalloc, 2400)
 {
@@ -515,7 +516,7 @@ static void probe_by_itself(bool on)
 		fm_die("drivers_autoprobe: %s", strerror(-rc));
 }
 
-/* Loads the module with fault point nth failing, and unloads it. Did the point come? */
+/* Loads the module with a fault at point nth, and unloads it. Was the point reached? */
 static bool load_and_unload(struct __test_metadata *_metadata, int fd, unsigned int nth,
 			    unsigned int *failed)
 {
@@ -553,9 +554,10 @@ static unsigned int points_of_load(struct __test_metadata *_metadata, int fd)
 }
 
 /*
- * The module is loaded without a card: a walk through its own beginning, which has the last points, more
- * than once: what a load has left in caches saves the next one some. What the kernel does before is hundreds
- * of points, and when it cannot register tracepoints it warns of itself (event_define_fields()).
+ * The module is loaded without a card. The walk is through its own initialization, which has the
+ * last points, and is repeated, because objects that a load leaves in caches save the next load
+ * some allocations. The kernel's steps before have hundreds of points, and the kernel itself warns
+ * if it cannot register tracepoints (event_define_fields()).
  */
 TEST_F_TIMEOUT(failnth, load, 2400)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Gangs: on slots together, and what is asked of one context's job happens to the jobs of all, as the card sees it. */
+/* Gangs: jobs are on slots together, and requests for one apply to all, as the card sees it. */
 #include "kselftest_harness.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@ FM_FIXTURE_CARD(gang);
 
 #define MANY	4000
 
-/* Two of a gang on two engines; one beside it. */
+/* A gang of two on two engines, and a context beside it. */
 enum { LIST, SHA, BESIDE, ALL };
 static const enum fm_engine engine[ALL] = { FM_LIST, FM_SHA, FM_MEM };
 
@@ -18,7 +18,7 @@ struct gang {
 	struct fm_expect e[ALL];
 };
 
-/* Members, or a negative errno. */
+/* Calls GANG: the number of members, or a negative errno. */
 static int gang(int fd, u32 flags, u32 context)
 {
 	struct fermata_gang gang = { .size = sizeof(gang), .flags = flags, .context = context };
@@ -49,8 +49,8 @@ static void leave(struct fm_ctx *c)
 }
 
 /*
- * Jobs that take seconds unless the engine is let loose; the one beside the gang is of this cgroup.
- * False: there is no such engine.
+ * Makes jobs that take seconds until the engine runs at full speed; the one beside the gang is of
+ * this cgroup. False: there is no such engine.
  */
 static bool gang_beside(struct gang *g, int cgroup)
 {
@@ -72,7 +72,7 @@ static bool gang_beside(struct gang *g, int cgroup)
 	return true;
 }
 
-/* The one beside it is of the same group. */
+/* The same, with the context beside the gang in the same group. */
 static bool gang_new(struct gang *g)
 {
 	return gang_beside(g, FM_ROOT);
@@ -88,7 +88,7 @@ static void start_all(struct gang *g)
 		card_until_runs(g->c[i].slot, g->c[i].token);
 }
 
-/* Lets the engines loose; NULL or whose result is wrong. */
+/* Ends all jobs at full speed; NULL or whose result is wrong. */
 static const char *finish_all(struct gang *g)
 {
 	const char *wrong;
@@ -117,7 +117,7 @@ static void until_both_run(struct gang *g)
 	card_until_runs(g->c[SHA].slot, g->c[SHA].token);
 }
 
-/* What came on one slot: NULL or how it differs from what is wanted. */
+/* Compares the events of one slot: NULL or how they differ from the expected ones. */
 static const char *slot_turns_wrong(u64 from, const struct fm_turn *want, int n)
 {
 	static struct card_turn turns[MANY];
@@ -143,7 +143,7 @@ static const char *slot_turns_wrong(u64 from, const struct fm_turn *want, int n)
 
 /* --- together on slots, by the card's log ---------------------------------------------------- */
 
-/* Members that come on slots, and members that are told to leave. */
+/* Is this the START of a member? Or, below, was a member told to leave? */
 static bool comes(const struct card_turn *turn)
 {
 	return turn->what == CARD_START || turn->what == CARD_RESUME;
@@ -151,7 +151,7 @@ static bool comes(const struct card_turn *turn)
 
 static bool leaves(const struct card_turn *turn)
 {
-	/* An order that comes during a restore aborts the restore. */
+	/* An order that arrives during a restore aborts the restore. */
 	return turn->what == CARD_PAUSE || turn->what == CARD_NOT_RUN;
 }
 
@@ -166,9 +166,9 @@ static int place_in(const struct fm_ctx *c, int n, u64 token)
 }
 
 /*
- * How often the n members of a gang had such an event since then, one right after the other and nobody
- * between them on these slots; or -1: a member had it alone. An event at the end of the log may be the
- * first of several.
+ * How often all n members of a gang had such an event since then, in immediate succession on these
+ * slots; or -1 if a member had it alone. An event at the end of the log may be the first of
+ * several.
  */
 static int times_together(u64 from, const struct fm_ctx *c, int n, u32 slots,
 			  bool (*is_such)(const struct card_turn *))
@@ -199,7 +199,7 @@ static int times_together(u64 from, const struct fm_ctx *c, int n, u32 slots,
 	return times;
 }
 
-/* They come on their slots together, and leave them together: so often, or -1. */
+/* How often the members got their slots together, and left them together; or -1. */
 static int comes_and_leaves(u64 from, const struct fm_ctx *c, int n, u32 slots)
 {
 	int came = times_together(from, c, n, slots, comes);
@@ -209,7 +209,7 @@ static int comes_and_leaves(u64 from, const struct fm_ctx *c, int n, u32 slots)
 	return came < left ? came : left;
 }
 
-/* Their jobs run; then all wait, and none has come on a slot since the number that is returned. */
+/* Waits until the jobs run, then holds all; none gets a slot after the event that it returns. */
 static u64 hold_all(struct fm_ctx *c, int n)
 {
 	int i;
@@ -223,8 +223,8 @@ static u64 hold_all(struct fm_ctx *c, int n)
 }
 
 /*
- * On two engines that others want, too: the members come on their slots one right after the other, and
- * nobody between them; and they are told to leave at one time, again and again.
+ * On two engines that others want, too: again and again the members get their slots in immediate
+ * succession, and are told to leave at the same time.
  */
 FM_TEST(gang, started_together)
 {
@@ -236,7 +236,7 @@ FM_TEST(gang, started_together)
 	u64 from;
 	int i;
 
-	/* What starves would be put on a slot alone. */
+	/* The starvation boost would put a member on a slot alone. */
 	fm_policy(FERMATA_POLICY_FAIR, 0);
 	if (!gang_new(&g))
 		SKIP(return, "not three engines");
@@ -267,10 +267,10 @@ FM_TEST(gang, started_together)
 /* --- on equal slots -------------------------------------------------------------------------- */
 
 #define TEAM	4
-/* What a member's job takes at speed 1: no test outlasts it. */
+/* Duration of a member's job at speed 1: longer than any test. */
 #define JOB_US	4900000
 
-/* A gang of n on n equal slots, a bit each, and two contexts that want them, too. */
+/* A gang of n on n equal slots (one bit for each), and two contexts that want the slots, too. */
 struct team {
 	struct fm_ctx c[TEAM], rival[2];
 	struct fm_expect e[TEAM];
@@ -286,14 +286,14 @@ static void team_speed(const struct team *t, unsigned int speed)
 		card_speed(__builtin_ctz(slots), speed);
 }
 
-/* On any slot of the team's. */
+/* Opens a context for any slot of the team. */
 static void team_tenant(const struct team *t, struct fm_ctx *c, u64 slice_ns)
 {
 	fm_tenant(c, slice_ns);
 	fm_param(c->fd, FERMATA_PARAM_SLOT_MASK, t->slots);
 }
 
-/* Jobs that take seconds unless the engines are let loose. False: there are not so many equal slots. */
+/* Makes jobs that take seconds until the engines run fast; false: there are too few equal slots. */
 static bool team_new(struct team *t, int n, u64 slice_ns)
 {
 	int i;
@@ -304,7 +304,7 @@ static bool team_new(struct team *t, int n, u64 slice_ns)
 		return false;
 	while (__builtin_popcount(t->slots) > n)
 		t->slots &= t->slots - 1;
-	/* What starves would be put on a slot alone. */
+	/* The starvation boost would put a member on a slot alone. */
 	fm_policy(FERMATA_POLICY_FAIR, 0);
 	team_speed(t, 1);
 	for (i = 0; i < n; i++) {
@@ -349,7 +349,7 @@ static void team_until_all_run(const struct team *t)
 		until_runs_anywhere(t, &t->c[i]);
 }
 
-/* All run; then all wait, and the number of the next event is returned. */
+/* Waits until all run, then holds all; returns the number of the next event. */
 static u64 team_hold(struct team *t)
 {
 	int i;
@@ -363,7 +363,7 @@ static u64 team_hold(struct team *t)
 	return card_history_end();
 }
 
-/* More want slots than there are, were one member away. */
+/* Starts rivals: they would fill the slots even if one member were missing. */
 static void rivals_start(struct team *t)
 {
 	fm_must_start(&t->rival[0]);
@@ -386,7 +386,7 @@ static void describe(const char *what, const struct fm_ctx *c)
 	       (unsigned long long)st.preemptions, (unsigned long long)(st.run_ns / FM_MS));
 }
 
-/* Each is preempted so many times more: it goes on. */
+/* Waits until each member was preempted this many times more. */
 static void team_go_on(const struct team *t, u64 times)
 {
 	u64 wanted[TEAM], end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -409,7 +409,7 @@ static void team_go_on(const struct team *t, u64 times)
 	}
 }
 
-/* Lets the engines loose; NULL or whose result is wrong. */
+/* Ends all jobs at full speed; NULL or whose result is wrong. */
 static const char *team_finish(struct team *t)
 {
 	const char *wrong;
@@ -472,8 +472,8 @@ FM_TEST(gang, four_beside_a_stream)
 }
 
 /*
- * A latency-critical job takes one slot: all members leave theirs, and none comes back before all can,
- * though a slot is vacant.
+ * A latency-critical job takes one slot: all members leave theirs, and none returns before all can,
+ * although a slot is vacant.
  */
 FM_TEST(gang, makes_way_together)
 {
@@ -494,7 +494,7 @@ FM_TEST(gang, makes_way_together)
 	team_until_all_run(&t);
 	from = card_history_end();
 	for (i = 0; i < 5; i++) {
-		/* An engine that restores does not hear. */
+		/* An engine ignores PAUSE during a restore. */
 		fm_sleep_us(2000);
 		fm_job_list(&lc, 64, 3000, i, &e);
 		ASSERT_GOOD(fm_job_run(&lc, &e));
@@ -531,7 +531,7 @@ FM_TEST(gang, member_that_ends_its_job)
 	for (i = 0; i < 8; i++) {
 		fm_job_list(&t.c[0], 64, 1000, i, &e);
 		ASSERT_GOOD(fm_job_run(&t.c[0], &e));
-		/* The others go on without it. */
+		/* The others continue without it. */
 		fm_until_preempted(t.c[1].fd, fm_preemptions(t.c[1].fd) + 2);
 	}
 	fm_job_list(&t.c[0], 64, JOB_US, 1, &t.e[0]);
@@ -541,7 +541,7 @@ FM_TEST(gang, member_that_ends_its_job)
 	ASSERT_GOOD(team_finish(&t));
 }
 
-/* A member that is disabled does not stall the others, and is with them again when it is enabled. */
+/* A disabled member does not stall the others, and runs with them again when it is enabled. */
 FM_TEST(gang, member_that_is_disabled)
 {
 	struct fermata_status st;
@@ -569,7 +569,7 @@ FM_TEST(gang, member_that_is_disabled)
 	EXPECT_TRUE(st.attributes & FERMATA_STATUS_DISABLED);
 	ASSERT_EQ(0, fm_param_set_of(t.c[0].fd, fm_number(t.c[1].fd), FERMATA_PARAM_ENABLED, 1));
 	until_runs_anywhere(&t, &t.c[1]);
-	/* From one common stop on they are together. */
+	/* After one common stop the members run together. */
 	fm_must_hold(&t.c[0]);
 	for (i = 0; i < n; i++)
 		fm_wait(t.c[i].fd, FERMATA_EVENT_HELD);
@@ -584,8 +584,8 @@ FM_TEST(gang, member_that_is_disabled)
 #define ROUNDS	40
 
 /*
- * A member whose next job is started when the job of the next member has ended, around the gang; while
- * one member's job waits for all of them. Nobody stalls.
+ * Around the gang, the next job of a member is started when the job of its neighbour has ended,
+ * while one member's job waits for all others. No job stalls.
  */
 FM_TEST(gang, one_waits_for_another)
 {
@@ -603,7 +603,7 @@ FM_TEST(gang, one_waits_for_another)
 	for (i = 0; i < ROUNDS; i++) {
 		struct fm_ctx *c = &t.c[1 + i % (n - 1)];
 
-		/* Longer than a slice, so that the whole gang is preempted on the way. */
+		/* Longer than a slice, so that the whole gang is preempted meanwhile. */
 		fm_job_list(c, 64, 2500, i, &e);
 		ASSERT_GOOD(fm_job_run(c, &e));
 	}
@@ -612,7 +612,7 @@ FM_TEST(gang, one_waits_for_another)
 	rivals_end(&t);
 }
 
-/* Members that could not all be on slots are refused, whatever is on the slots now. */
+/* A member for which there are not enough slots is refused, whatever is on the slots now. */
 FM_TEST(gang, more_members_than_slots)
 {
 	struct fm_ctx late;
@@ -640,13 +640,13 @@ FM_TEST(gang, more_members_than_slots)
 	EXPECT_EQ(-ENOSPC, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[0].fd)));
 	EXPECT_EQ(1, members(late.fd));
 	EXPECT_EQ(1, members(t.c[0].fd));
-	/* One has another one: who may have both makes room. */
+	/* If one member may also use another slot, it makes room. */
 	fm_param(t.c[0].fd, FERMATA_PARAM_SLOT_MASK, t.slots);
 	EXPECT_EQ(2, gang(late.fd, FERMATA_GANG_JOIN, fm_number(t.c[0].fd)));
 	fm_ctx_close(&late);
 }
 
-/* Members whose masks leave fewer slots than members go by contexts, and together again afterwards. */
+/* If masks leave fewer slots than members, the members run one by one, and together afterwards. */
 FM_TEST(gang, masks_that_leave_too_few_slots)
 {
 	struct team t;
@@ -678,7 +678,7 @@ FM_TEST(gang, masks_that_leave_too_few_slots)
 	ASSERT_GOOD(team_finish(&t));
 }
 
-/* Two gangs that want the same slots: each is on them whole, and each has its time. */
+/* Two gangs want the same slots: each runs as a whole, and each gets its time. */
 FM_TEST(gang, two_gangs)
 {
 	struct team t;
@@ -725,7 +725,7 @@ FM_TEST(gang, two_gangs)
 	}
 }
 
-/* Two rivals want the slots of the gang under each policy: all have their turns. */
+/* Two rivals want the slots of the gang: under each policy all get their turns. */
 FM_TEST(gang, under_every_policy)
 {
 	static const char * const policies[] = {
@@ -756,7 +756,7 @@ FM_TEST(gang, under_every_policy)
 
 #define CROWD	6
 
-/* What changes gangs, and where their members may be, at any moment: nothing is lost, nobody stalls. */
+/* Gangs, and the masks of members, change at any moment: no work is lost, and no job stalls. */
 FM_TEST(gang, changed_again_and_again)
 {
 	struct fm_expect e[CROWD];
@@ -803,7 +803,7 @@ FM_TEST(gang, changed_again_and_again)
 		}
 		fm_sleep_us(dice / 1024 % 2000);
 	}
-	/* Held jobs go on; who resumes one resumes its gang. */
+	/* Held jobs are resumed; a RESUME of one resumes its gang. */
 	for (i = 0; i < CROWD; i++) {
 		ASSERT_EQ(0, fm_param_set_of(c[i].fd, fm_number(c[i].fd), FERMATA_PARAM_ENABLED, 1));
 		fm_resume(c[i].fd);
@@ -816,7 +816,7 @@ FM_TEST(gang, changed_again_and_again)
 
 /* --- held and resumed ------------------------------------------------------------------------ */
 
-/* Held and resumed together, whoever asks: either of them, or the administrator. */
+/* Members are held and resumed together, by either of them or by the administrator. */
 FM_TEST(gang, held_and_resumed_together)
 {
 	struct gang g;
@@ -849,7 +849,7 @@ FM_TEST(gang, held_and_resumed_together)
 	ASSERT_GOOD(finish_all(&g));
 }
 
-/* A yield, too: on each slot the next one has its turn. */
+/* A yield applies to all, too: on each slot the next context gets its turn. */
 FM_TEST(gang, yield_together)
 {
 	struct fm_expect e[SHA + 1];
@@ -891,7 +891,7 @@ FM_TEST(gang, yield_together)
 		{ g.c[BESIDE].slot, CARD_FINISHED, &g.c[BESIDE] } }, 2));
 }
 
-/* One that has no job takes no part; what it starts then is not held. */
+/* A member without a job is not affected by a hold, and the job that it starts then is not held. */
 FM_TEST(gang, member_without_a_job)
 {
 	struct gang g;
@@ -904,7 +904,7 @@ FM_TEST(gang, member_without_a_job)
 	fm_must_hold(&g.c[LIST]);
 	fm_wait(g.c[LIST].fd, FERMATA_EVENT_HELD);
 	EXPECT_EQ(FERMATA_STATE_IDLE, fm_state(g.c[SHA].fd));
-	/* It has no job of its own that could be held. */
+	/* It has no job that could be held. */
 	EXPECT_EQ(-ENOENT, fm_preempt(g.c[SHA].fd, FERMATA_PREEMPT_HOLD));
 	fm_must_start(&g.c[SHA]);
 	card_until_runs(g.c[SHA].slot, g.c[SHA].token);
@@ -918,7 +918,7 @@ FM_TEST(gang, member_without_a_job)
 	EXPECT_EQ(1, fm_preemptions(g.c[SHA].fd));
 }
 
-/* Whoever joins or leaves keeps the state that it is in. */
+/* A context that joins or leaves keeps its state. */
 FM_TEST(gang, joining_and_leaving)
 {
 	struct gang g;
@@ -934,14 +934,14 @@ FM_TEST(gang, joining_and_leaving)
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(g.c[SHA].fd));
 	fm_must_hold(&g.c[SHA]);
 	until_held(&g);
-	/* It left: it stays held until it is resumed itself. */
+	/* After leaving the gang its job stays held until it is resumed itself. */
 	leave(&g.c[SHA]);
 	fm_must_resume(&g.c[LIST]);
 	card_until_runs(g.c[LIST].slot, g.c[LIST].token);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(g.c[SHA].fd));
 	fm_must_resume(&g.c[SHA]);
 	card_until_runs(g.c[SHA].slot, g.c[SHA].token);
-	/* Of whoever is not in it the gang takes no notice. */
+	/* A context outside the gang does not affect it. */
 	fm_must_hold(&g.c[BESIDE]);
 	fm_wait(g.c[BESIDE].fd, FERMATA_EVENT_HELD);
 	fm_sleep_us(10000);
@@ -950,7 +950,7 @@ FM_TEST(gang, joining_and_leaving)
 	ASSERT_GOOD(finish_all(&g));
 }
 
-/* A gang is of one group, and others of the group have their own. */
+/* A gang belongs to one group, and other contexts of the group can have their own gangs. */
 FM_TEST(gang, not_of_another_group)
 {
 	struct gang g;
@@ -976,7 +976,7 @@ FM_TEST(gang, not_of_another_group)
 	ASSERT_GOOD(finish_all(&g));
 }
 
-/* One dies while all are held, and while all run: the others are theirs as before. */
+/* A member dies while all are held, and while all run: the others remain a gang. */
 FM_TEST(gang, one_of_them_dies)
 {
 	struct fm_child ch;
@@ -1023,7 +1023,7 @@ FM_TEST(gang, one_of_them_dies)
 	ASSERT_GOOD(finish_all(&g));
 }
 
-/* A context of an engine that is set up, and nothing more. */
+/* Opens a context of an engine, with SETUP and nothing more. */
 static int plain(enum fm_engine engine)
 {
 	struct fermata_setup setup = {
@@ -1037,7 +1037,7 @@ static int plain(enum fm_engine engine)
 	return fd;
 }
 
-/* Two gangs; whoever goes over, or is closed, leaves the others as they were. */
+/* Two gangs: a context that changes its gang, or is closed, does not affect the others. */
 FM_TEST(gang, members_are_counted)
 {
 	static const enum fm_engine engines[] = { FM_LIST, FM_SHA, FM_MEM, FM_LIST, FM_MEM };
@@ -1052,7 +1052,7 @@ FM_TEST(gang, members_are_counted)
 	EXPECT_EQ(2, gang(fd[1], FERMATA_GANG_JOIN, fm_number(fd[0])));
 	EXPECT_EQ(3, gang(fd[2], FERMATA_GANG_JOIN, fm_number(fd[1])));
 	EXPECT_EQ(2, gang(fd[4], FERMATA_GANG_JOIN, fm_number(fd[3])));
-	/* It is in it. */
+	/* Joining its own gang again changes nothing. */
 	EXPECT_EQ(3, gang(fd[0], FERMATA_GANG_JOIN, fm_number(fd[2])));
 	EXPECT_EQ(3, gang(fd[1], FERMATA_GANG_JOIN, fm_number(fd[4])));
 	EXPECT_EQ(2, members(fd[0]));
@@ -1071,7 +1071,7 @@ FM_TEST(gang, members_are_counted)
 	close(fd[3]);
 }
 
-/* Refused, and nothing is changed. */
+/* Bad requests are refused, and change nothing. */
 FM_TEST(gang, bad_requests)
 {
 	int fd = plain(FM_LIST), fresh = fm_open_dev(0), gone = plain(FM_LIST), other;
@@ -1101,7 +1101,7 @@ FM_TEST(gang, bad_requests)
 	close(other);
 }
 
-/* Members who could not all be on slots are refused, whatever is on the slots now. */
+/* A member for which there are not enough slots is refused, whatever is on the slots now. */
 FM_TEST(gang, full)
 {
 	int list = plain(FM_LIST), late = plain(FM_LIST), sha, two;
@@ -1124,7 +1124,7 @@ FM_TEST(gang, full)
 	close(two);
 }
 
-/* Whose job another user could hold by it has not asked for that. */
+/* A context of another user cannot be joined: its owner did not agree to holds by others. */
 FM_TEST(gang, of_another_user)
 {
 	struct fm_child ch;
@@ -1145,7 +1145,7 @@ FM_TEST(gang, of_another_user)
 	if (!ch.pid) {
 		int own;
 
-		/* The user of the file is the real one; who may open it, the effective one. */
+		/* The file belongs to the real user; the effective user decides who may open it. */
 		if (setreuid(65534, -1))
 			_exit(4);
 		own = plain(FM_SHA);
@@ -1154,7 +1154,7 @@ FM_TEST(gang, of_another_user)
 			_exit(1);
 		if (members(own) != 1)
 			_exit(2);
-		/* A descriptor that was handed on is another matter. */
+		/* With a descriptor that was passed on, joining is allowed. */
 		_exit(gang(fd, FERMATA_GANG_JOIN, fm_number(own)) == 2 ? 0 : 3);
 	}
 	status = fm_reap(&ch);

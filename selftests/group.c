@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Groups: who belongs together, and slots that serve one group only. */
+/* Groups: which contexts belong together, and slots that serve only one group. */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include <sched.h>
@@ -16,7 +16,7 @@ FM_FIXTURE_CARD(group);
 #define FIRST		FM_CGROUP "0"
 #define SECOND		FM_CGROUP "1"
 
-/* A context of another group than this process's. */
+/* Opens a context of another group than that of this process. */
 static void other_group(struct fm_ctx *c)
 {
 	fm_enter(0);
@@ -32,7 +32,7 @@ static u64 group_of(int fd)
 	return st.group;
 }
 
-/* What the list says of the group of a context. */
+/* Returns the group of a context as CONTEXT_INFO reports it. */
 static u64 listed_group(int fd, u32 context)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
@@ -69,7 +69,7 @@ static u64 slot_group(int fd, u32 slot, bool *is_exclusive)
 	return info.group;
 }
 
-/* Subordinate users are as many as one likes: in the root cgroup all are one group. */
+/* Subordinate users can be created at will, so all users of the root cgroup are one group. */
 FM_TEST(group, defect_03_users_in_the_root_cgroup_are_one)
 {
 	int fds[2], other;
@@ -87,7 +87,7 @@ FM_TEST(group, defect_03_users_in_the_root_cgroup_are_one)
 	EXPECT_EQ(group_of(fds[0]), group_of(other));
 }
 
-/* Taken at open(): where its opener goes afterwards does not matter. */
+/* The group is determined at open(): later moves of the opener do not matter. */
 FM_TEST(group, is_the_cgroup)
 {
 	struct fm_child ch;
@@ -104,11 +104,11 @@ FM_TEST(group, is_the_cgroup)
 	fm_tenant(&own, FM_MS);
 	EXPECT_EQ(group, group_of(other.fd));
 	EXPECT_NE(group, group_of(own.fd));
-	/* Its number stays its own when it is gone. */
+	/* The group keeps its number when the cgroup is gone. */
 	fm_cgroups_remove();
 	number = fm_number(other.fd);
 	EXPECT_EQ(group, listed_group(own.fd, number));
-	/* Not told to others without the capability. */
+	/* Others do not learn it without the capability. */
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
@@ -123,7 +123,7 @@ FM_TEST(group, is_the_cgroup)
 	EXPECT_EQ(0, WEXITSTATUS(status));
 }
 
-/* The slot goes to its group at once; the others' job waits, and goes on when it is lifted. */
+/* The slot goes to its group at once; the others' job waits until the reservation ends. */
 FM_TEST(group, slot_for_one_group)
 {
 	struct fm_ctx own, other;
@@ -153,7 +153,7 @@ FM_TEST(group, slot_for_one_group)
 	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
 	EXPECT_EQ(group_of(own.fd), slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_TRUE(is_exclusive);
-	/* Reserved already; for its own group it may be said again. */
+	/* The slot is already reserved; the same group may reserve it again. */
 	EXPECT_EQ(-EBUSY, reserve_slots(FIRST, 1U << own.slot));
 	EXPECT_EQ(0, reserve_slots(SECOND, 1U << own.slot));
 	ASSERT_EQ(0, reserve_slots(SECOND, 0));
@@ -168,8 +168,8 @@ FM_TEST(group, slot_for_one_group)
 }
 
 /*
- * It ends with the cgroup, not with the last context: whoever waits then goes on. A cgroup of the same
- * name is another one.
+ * The reservation ends with the cgroup, not with the last context: jobs that wait then resume. A
+ * new cgroup of the same name is another group.
  */
 FM_TEST(group, defect_03_slot_of_a_cgroup_that_goes)
 {
@@ -214,7 +214,7 @@ static void look(int fd, u32 context, struct fermata_group *g)
 		fm_die("GROUP: %s", strerror(-rc));
 }
 
-/* One for all its contexts, which outlasts them. */
+/* A group has one weight for all its contexts, and keeps it when they are closed. */
 FM_TEST(group, weight_contexts_and_time)
 {
 	struct fermata_status st;
@@ -279,7 +279,7 @@ FM_TEST(group, readout_bad_input)
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		/* Nor whether there is such a context. */
+		/* Nor does it learn whether there is such a context. */
 		if (group_call(own.fd, 0, 0xfffffff0, &after) != -EPERM)
 			_exit(2);
 		if (group_call(own.fd, 0, 0, &after) || after.number != before.number)
@@ -294,7 +294,7 @@ FM_TEST(group, readout_bad_input)
 	close(bare);
 }
 
-/* Who uses a context does not matter, nor its user within a cgroup. */
+/* Neither the process that uses a context matters, nor its user within a cgroup. */
 FM_TEST(group, is_the_openers)
 {
 	struct fm_child ch;
@@ -327,7 +327,7 @@ FM_TEST(group, is_the_openers)
 	EXPECT_EQ(fm_cgroup_number(1), group_of(b.fd));
 }
 
-/* Of two slots one is the group's: that does not keep it from the other, but others from this. */
+/* One of two slots is reserved: its group may use both, and other groups only the other slot. */
 FM_TEST(group, one_slot_of_two)
 {
 	static struct card_turn turns[MANY];
@@ -378,7 +378,7 @@ FM_TEST(group, one_slot_of_two)
 	}
 }
 
-/* Reserved and shared again, at any moment of jobs: nothing is lost, nothing is done twice. */
+/* A slot is reserved and shared again, at any moment of jobs: no work is lost or done twice. */
 FM_TEST(group, slot_reserved_again_and_again)
 {
 	struct fermata_status st;
@@ -396,7 +396,7 @@ FM_TEST(group, slot_reserved_again_and_again)
 		fm_must_start(&c[i]);
 	}
 	for (round = 0; round < 300; round++) {
-		/* For the one group and for the other, and for nobody in between. */
+		/* Alternates between the groups, without a reservation in between. */
 		ASSERT_EQ(0, reserve_slots(round / 2 % 2 ? SECOND : FIRST,
 					   round & 1 ? 0 : 1U << c[0].slot));
 		fm_sleep_us(round * 37 % 1000);
@@ -412,7 +412,7 @@ FM_TEST(group, slot_reserved_again_and_again)
 	}
 }
 
-/* --- what groups have of the time ---------------------------------------------------- */
+/* --- the time that groups get -------------------------------------------------------- */
 
 #define SLICE	(2 * FM_MS)
 #define CROWD	4
@@ -446,7 +446,7 @@ static void crowd_end(struct crowd *crowd)
 		fm_end_endless(&crowd->c[i]);
 }
 
-/* What each has before and after the next turns. */
+/* Reads the runs of each context before and after the next turns. */
 static void measure(const struct fm_ctx *c, struct card_run *before, struct card_run *after, int turns_wanted)
 {
 	static struct card_turn turns[MANY];
@@ -462,12 +462,12 @@ static u64 turns_of(const struct card_run *run)
 	return run->starts + run->resumes;
 }
 
-/* Of the time of all, in percent. */
+/* A part of the time of all contexts, in percent. */
 struct part {
 	u64 low, high;
 };
 
-/* Has each its part of the next turns' time? */
+/* Does each context get its part of the time in the next turns? */
 static bool have_parts(const struct fm_ctx *c, const struct part *parts, int turns_wanted)
 {
 	struct card_run before[EACH], after[EACH];
@@ -488,8 +488,8 @@ static bool have_parts(const struct fm_ctx *c, const struct part *parts, int tur
 }
 
 /*
- * Measures until each has its part: where a timer was late, the others get what one had too much, but that
- * may be in the next turns. Who gets another part than that gets it each time.
+ * Measures until each context gets its part. If a timer was late, the others are compensated, but
+ * perhaps only in the next turns. A context that gets a wrong part gets it in each measurement.
  */
 static bool come_to(const struct fm_ctx *c, const struct part *parts, int turns_wanted)
 {
@@ -501,7 +501,7 @@ static bool come_to(const struct fm_ctx *c, const struct part *parts, int turns_
 	return false;
 }
 
-/* Nobody gains by opening more contexts, except where all contexts are equal. */
+/* No group gains by opening more contexts, unless all contexts are equal. */
 FM_TEST(group, one_against_a_crowd)
 {
 	struct crowd crowd;
@@ -536,7 +536,7 @@ static void one_job(struct fm_ctx *c, u64 seed, struct fm_expect *e)
 	fm_must_start(c);
 }
 
-/* Nor by letting several contexts sleep in turn: there are always two that have slept. */
+/* Nor by letting several contexts sleep in turn, so that two of them have always just slept. */
 FM_TEST(group, sleeping_in_turn_gains_nothing)
 {
 	struct crowd crowd;
@@ -575,7 +575,7 @@ FM_TEST(group, sleeping_in_turn_gains_nothing)
 
 #define COMINGS	40
 
-/* Opens a context in the other group, runs one job of 60 ms, and closes it; returns what it ran. */
+/* Opens a context in the other group, runs one job of 60 ms, and closes it: its run time. */
 static u64 come_and_go(struct __test_metadata *_metadata, u64 seed)
 {
 	struct card_run run;
@@ -594,9 +594,9 @@ static u64 come_and_go(struct __test_metadata *_metadata, u64 seed)
 }
 
 /*
- * Nor by closing all contexts and opening again. The jobs are long, so that what the test itself
- * takes to open a context is little of the time that the other group is owed for one. A slow
- * machine opens fewer contexts: that is no gain.
+ * Nor by closing all contexts and opening new ones. The jobs are long, so that the time that the
+ * test takes to open a context is small compared with the time that the other group gets for a job.
+ * A slow machine opens fewer contexts, which is no gain.
  */
 FM_TEST(group, opening_again_gains_nothing)
 {
@@ -625,11 +625,11 @@ FM_TEST(group, opening_again_gains_nothing)
 	fm_end_endless(&stays);
 }
 
-/* By weight between groups, and in each between its contexts; also when set while they run. */
+/* Time is shared by weight between groups, and within each; also by weights set while jobs run. */
 FM_TEST(group, time_by_weight)
 {
 	static const struct part first[EACH] = { { 62, 88 }, { 3, 12 }, { 3, 12 }, { 3, 12 }, { 3, 12 } };
-	/* A quarter; of the rest one half to the first, and a sixth to each other one. */
+	/* A quarter; one half of the rest for the next context, and a sixth for each other one. */
 	static const struct part then[EACH] = { { 16, 34 }, { 27, 48 }, { 7, 19 }, { 7, 19 }, { 7, 19 } };
 	struct crowd crowd;
 
@@ -649,7 +649,7 @@ FM_TEST(group, time_by_weight)
 
 /* --- registered groups --------------------------------------------------------------- */
 
-/* Groups do not change while it is looked at them: the groups of these contexts. */
+/* Are these contexts in one group? No group may change during the check. */
 static bool one_group(const struct fm_ctx *c, int n)
 {
 	int i;
@@ -660,7 +660,7 @@ static bool one_group(const struct fm_ctx *c, int n)
 	return true;
 }
 
-/* Context 0 in one cgroup, and each other one in a cgroup of its own, at paths that hold one number. */
+/* Opens context 0 in one cgroup, and each other one in its own; the paths have a number in them. */
 static void spread_begin(struct crowd *crowd, const char *first, const char *others, uid_t uid)
 {
 	char path[64];
@@ -697,14 +697,14 @@ FM_TEST(group, defect_03_cgroups_of_a_delegated_subtree)
 	spread_begin(&crowd, FIRST, SECOND "/own/%d", USER);
 	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
 	EXPECT_NE(group_of(crowd.c[0].fd), group_of(crowd.c[1].fd));
-	/* The nearest directory that is root's is that of the root. */
+	/* The nearest directory that root owns is that of the root cgroup. */
 	EXPECT_EQ(fm_cgroup_number(FM_ROOT), group_of(crowd.c[1].fd));
 	fm_gate_open(&crowd.gate);
 	EXPECT_TRUE(come_to(crowd.c, even, 300));
 	crowd_end(&crowd);
 }
 
-/* What a job's steps, or a pod's containers, are by design: cgroups of root's, under one that is registered. */
+/* Like the steps of a job, or the containers of a pod: root's cgroups below a registered one. */
 FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
 {
 	struct crowd crowd;
@@ -721,7 +721,7 @@ FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
 	EXPECT_EQ(fm_cgroup_number(1), group_of(crowd.c[1].fd));
 	fm_gate_open(&crowd.gate);
 	EXPECT_TRUE(come_to(crowd.c, even, 300));
-	/* Without it each is a group, also those that are open; and they come back. */
+	/* Without it each cgroup is a group, also for open contexts; with it they are one again. */
 	ASSERT_EQ(0, fm_group_remove(SECOND));
 	for (i = 1; i < EACH; i++)
 		EXPECT_NE(fm_cgroup_number(1), group_of(crowd.c[i].fd));
@@ -732,7 +732,7 @@ FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
 	crowd_end(&crowd);
 }
 
-/* Containers of one user, whose cgroups the container manager has made: they are two groups. */
+/* Two containers of one user, whose cgroups the container manager has made, are two groups. */
 FM_TEST(group, defect_03_one_user_in_two_containers)
 {
 	struct fm_ctx a, b;
@@ -756,7 +756,7 @@ FM_TEST(group, defect_03_one_user_in_two_containers)
 	close(b.fd);
 }
 
-/* In a user namespace, as one of its users: its root is not the machine's. */
+/* As a user of a user namespace: the root of the namespace is not that of the machine. */
 FM_TEST(group, defect_03_subordinate_users_in_a_namespace)
 {
 	struct fm_child ch;
@@ -775,7 +775,7 @@ FM_TEST(group, defect_03_subordinate_users_in_a_namespace)
 			char path[64];
 			int fd;
 
-			/* Made by the root of the namespace, for one of its users. */
+			/* The root of the namespace makes a cgroup for one of its users. */
 			snprintf(path, sizeof(path), SECOND "/inside/%d", (int)uid);
 			fm_cgroup_make(path);
 			fm_cgroup_delegate(path, 100000 + uid);
@@ -787,7 +787,7 @@ FM_TEST(group, defect_03_subordinate_users_in_a_namespace)
 			fd = fm_open_dev(0);
 			if (fd < 0)
 				fm_die("open: %s", strerror(-fd));
-			/* Not told without the capability but of the own context. */
+			/* Without the capability a process learns only its own group. */
 			fm_say(&ch, group_of(fd));
 			fm_hear(&ch);
 		}
@@ -798,7 +798,7 @@ FM_TEST(group, defect_03_subordinate_users_in_a_namespace)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* A prolog sets the weight before there is any context; it stays after the last, and goes with the cgroup. */
+/* A prolog sets the weight before the first context; it lasts until the cgroup is removed. */
 FM_TEST(group, defect_03_registered_before_and_after)
 {
 	struct fermata_group_set g = {
@@ -837,12 +837,12 @@ FM_TEST(group, defect_03_registered_before_and_after)
 		EXPECT_EQ(0, again.bytes);
 		again = (struct fermata_group_set) { 0 };
 	}
-	/* Only what is named changes. */
+	/* Only the named setting changes. */
 	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_CAP, .cap = 0 };
 	fm_group(FIRST, &g);
 	EXPECT_EQ(700, g.weight);
 	EXPECT_EQ(0, g.cap);
-	/* A context outlives the cgroup, the registration does not. */
+	/* A context outlives the cgroup, but the registration does not. */
 	fm_enter(0);
 	fm_tenant(&c, FM_MS);
 	fm_enter(FM_ROOT);
@@ -932,7 +932,7 @@ FM_TEST(group, defect_03_what_cannot_be_registered)
 	close(fd);
 }
 
-/* Registrations are bounded; those of removed cgroups make room at once. */
+/* Registrations are bounded; removal of a cgroup makes room at once. */
 FM_TEST(group, defect_03_registrations_are_bounded)
 {
 	char path[64];
@@ -946,7 +946,7 @@ FM_TEST(group, defect_03_registrations_are_bounded)
 		fm_cgroup_make(path);
 		ASSERT_EQ(i < FERMATA_MAX_GROUPS ? 0 : -ENOSPC, weigh(path, 1 + i));
 	}
-	/* One that is registered can be changed; another one has to go first. */
+	/* A registered group can be changed; for a new one another has to go first. */
 	EXPECT_EQ(0, weigh(FIRST "/7", 9));
 	EXPECT_EQ(-ENOSPC, weigh(path, 1));
 	fm_cgroup_remove(FIRST "/7");
@@ -956,7 +956,7 @@ FM_TEST(group, defect_03_registrations_are_bounded)
 	EXPECT_EQ(0, weigh(FIRST, 1));
 }
 
-/* Priorities above the ceiling are lowered, and not set again. */
+/* Priorities above the ceiling are lowered, and cannot be raised again. */
 FM_TEST(group, defect_03_priority_ceiling)
 {
 	struct fermata_group_set g = { .flags = FERMATA_GROUP_MAX_PRIORITY, .max_priority = 5 };
@@ -988,7 +988,7 @@ FM_TEST(group, defect_03_priority_ceiling)
 	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 31));
 }
 
-/* Of a slot that is free otherwise. */
+/* The cap holds although the slot is otherwise vacant. */
 FM_TEST(group, defect_03_cap_of_a_group)
 {
 	struct fermata_group_set g = { .flags = FERMATA_GROUP_CAP, .cap = 20 };
@@ -1021,14 +1021,14 @@ FM_TEST(group, defect_03_cap_of_a_group)
 			ran += after[i].run_ns > before[i].run_ns;
 		}
 		TH_LOG("a group with a cap of 20 %% has %d %%, %d run", (int)(had * 100 / time), ran);
-		/* Where the machine stands still, one run may use up the time of all. */
+		/* If the machine stalls, one run may use up the time of all. */
 		if (ran == 3 && fm_percent_within(had, time, 10, 24))
 			break;
 	}
 	EXPECT_GT(8, tries);
 	for (i = 0; i < 3; i++)
 		EXPECT_LT(before[i].run_ns, after[i].run_ns);
-	/* Those that wait are shown as such, and go on when it ends. */
+	/* Contexts that wait for the cap are shown as throttled, and resume when it ends. */
 	g.cap = 1;
 	fm_group(FIRST, &g);
 	do {
@@ -1041,7 +1041,7 @@ FM_TEST(group, defect_03_cap_of_a_group)
 		fm_end_endless(&c[i]);
 }
 
-/* Contexts and bytes of a group, whoever has them. */
+/* Limits of contexts and bytes of a group, whichever process has them. */
 FM_TEST(group, defect_03_limits_of_a_group)
 {
 	struct fermata_group_set g = {
@@ -1078,13 +1078,13 @@ FM_TEST(group, defect_03_limits_of_a_group)
 			if (rc != (i < 2 ? 0 : -ENOMEM))
 				_exit(20 + i);
 		}
-		/* What is refused counts for nothing, and what is closed no more. */
+		/* Refused requests do not count, nor do closed contexts. */
 		close(fd[0]);
 		if (fm_ioctl(fd[2], FERMATA_IOC_ARENA_CREATE, &arena))
 			_exit(30);
 		if (fm_ioctl(fd[3], FERMATA_IOC_SETUP, &setup))
 			_exit(31);
-		/* An administrator has more. */
+		/* An administrator may exceed the limit. */
 		if (setresuid(0, 0, 0))
 			_exit(1);
 		fd[4] = fm_open_dev(0);
@@ -1103,7 +1103,7 @@ FM_TEST(group, defect_03_limits_of_a_group)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* All contexts of a full card move, whatever becomes of jobs meanwhile. */
+/* All contexts of a full card move, whatever happens to jobs meanwhile. */
 FM_TEST(group, defect_03_many_move)
 {
 	struct rlimit files = { 8300, 8300 };
@@ -1155,7 +1155,7 @@ FM_TEST(group, defect_03_many_move)
 		close(fd[i]);
 }
 
-/* A gang is of one group: a registration between its members splits it. */
+/* A gang belongs to one group: a registration that separates its members splits it. */
 FM_TEST(group, defect_03_a_gang_is_split)
 {
 	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_JOIN };
@@ -1205,7 +1205,7 @@ static void make_chain(int n)
 		fm_cgroup_make(chain[i]);
 }
 
-/* A context whose opener is in the cgroup at a path. */
+/* Opens a context whose opener is in the cgroup at a path. */
 static void tenant_in(const char *path, struct fm_ctx *c, u64 slice_ns)
 {
 	fm_cgroup_make(path);
@@ -1214,7 +1214,7 @@ static void tenant_in(const char *path, struct fm_ctx *c, u64 slice_ns)
 	fm_enter(FM_ROOT);
 }
 
-/* One context in each of these cgroups; their jobs wait behind the gate. */
+/* Opens one context in each of these cgroups; their jobs wait behind the gate. */
 static void nested_begin(struct crowd *crowd, const char * const paths[EACH])
 {
 	int i;
@@ -1227,7 +1227,7 @@ static void nested_begin(struct crowd *crowd, const char * const paths[EACH])
 	}
 }
 
-/* Contexts of the group and of the groups below, and the weight that is set. */
+/* Returns the number of contexts of the group and of the groups below it. */
 static u32 contexts_of(const char *path)
 {
 	struct fermata_group_set g = { 0 };
@@ -1255,15 +1255,15 @@ static bool is_registered(const char *path)
 }
 
 /*
- * Weights compete among siblings only: the weights of the inner groups, which are higher than those of
- * the outer ones, decide about nothing but the time of the outer group.
+ * Weights compete only among siblings: the weights of the inner groups, which are higher than those
+ * of the outer ones, only divide the time of the outer group.
  */
 FM_TEST(group, weights_compete_among_siblings)
 {
 	static const char * const paths[EACH] = { INNER, SIBLING, SIBLING, SECOND, SECOND };
-	/* Three quarters: of these one third to the first, and two thirds to the next two. */
+	/* Three quarters, of which one third goes to the first, and two thirds to the next two. */
 	static const struct part first[EACH] = { { 17, 33 }, { 17, 33 }, { 17, 33 }, { 6, 19 }, { 6, 19 } };
-	/* A half: of this one half to the first. */
+	/* One half, of which one half goes to the first. */
 	static const struct part then[EACH] = { { 17, 33 }, { 6, 19 }, { 6, 19 }, { 17, 33 }, { 17, 33 } };
 	struct crowd crowd;
 
@@ -1289,7 +1289,7 @@ FM_TEST(group, contexts_beside_inner_groups)
 {
 	static const char * const paths[EACH] = { FIRST, INNER, INNER, SECOND, SECOND };
 	static const struct part parts[EACH] = { { 17, 33 }, { 6, 19 }, { 6, 19 }, { 17, 33 }, { 17, 33 } };
-	/* One quarter of a half; of the rest one half to each of the next two. */
+	/* One quarter of a half; one half of the rest for each of the next two. */
 	static const struct part then[EACH] = { { 6, 19 }, { 11, 27 }, { 11, 27 }, { 17, 33 }, { 17, 33 } };
 	struct crowd crowd;
 
@@ -1307,8 +1307,8 @@ FM_TEST(group, contexts_beside_inner_groups)
 }
 
 /*
- * In whatever order they are registered: outer, middle and inner group nest as their cgroups do. So they do
- * after the middle one was removed, and has come back.
+ * Outer, middle and inner group nest as their cgroups do, in whatever order they are registered,
+ * and also after the middle one was removed and registered again.
  */
 FM_TEST(group, nested_in_any_order)
 {
@@ -1316,9 +1316,9 @@ FM_TEST(group, nested_in_any_order)
 	static const char * const orders[][3] = {
 		{ FIRST, INNER, THIRD }, { THIRD, INNER, FIRST }, { FIRST, THIRD, INNER }
 	};
-	/* Of one half a tenth to the third, and of the rest one half to each of the first two. */
+	/* A tenth of one half for the third, and one half of the rest for each of the first two. */
 	static const struct part nested[EACH] = { { 14, 31 }, { 14, 31 }, { 1, 9 }, { 17, 33 }, { 17, 33 } };
-	/* One third of the half to each. */
+	/* One third of the half for each. */
 	static const struct part removed[EACH] = { { 10, 24 }, { 10, 24 }, { 10, 24 }, { 17, 33 }, { 17, 33 } };
 	struct crowd crowd;
 	int order, i;
@@ -1394,7 +1394,7 @@ FM_TEST(group, time_of_the_subtree)
 	EXPECT_EQ(st[1].run_ns, inner.run_ns);
 }
 
-/* Four deep at the most, from whichever end: what is refused changes nothing. */
+/* Groups nest at most four deep, in any order of registration; a refusal changes nothing. */
 FM_TEST(group, nested_too_deep)
 {
 	static const int orders[][CHAIN] = {
@@ -1420,14 +1420,14 @@ FM_TEST(group, nested_too_deep)
 		EXPECT_EQ(-ENOENT, fm_group_remove(chain[last]));
 		for (i = 0; i < CHAIN - 1; i++)
 			EXPECT_EQ(10 + i, weight_of(chain[orders[order][i]]));
-		/* Outside of all registered groups a cgroup is a group of its own. */
+		/* Outside of all registered groups each cgroup is its own group. */
 		for (i = 0; i < CHAIN; i++)
 			EXPECT_EQ(fm_cgroup_number_of(chain[i - (i == last && i > 0)]),
 				  group_of(c[i].fd));
-		/* What there is can be changed, and there is room beside. */
+		/* Existing registrations can be changed, and siblings can be added. */
 		EXPECT_EQ(0, weigh(chain[orders[order][0]], 99));
 		EXPECT_EQ(0, weigh(SIBLING, 5));
-		/* One less: then there is room for it. */
+		/* With one registration less there is room for the last one. */
 		ASSERT_EQ(0, fm_group_remove(chain[orders[order][1]]));
 		EXPECT_EQ(0, weigh(chain[last], 7));
 		EXPECT_EQ(-E2BIG, weigh(chain[orders[order][1]], 7));
@@ -1438,7 +1438,7 @@ FM_TEST(group, nested_too_deep)
 	}
 }
 
-/* What the contexts have of the time, in percent of a slot, together and each: within this? */
+/* Is the contexts' time, in percent of a slot, together and for each, within these limits? */
 static bool has_of_the_time(const struct fm_ctx *c, int n, const struct part *parts, struct part all)
 {
 	struct card_run before[EACH], after[EACH];
@@ -1471,7 +1471,7 @@ static bool comes_to_have(const struct fm_ctx *c, int n, const struct part *part
 	return false;
 }
 
-/* The cap of a group holds for all groups below it together, theirs for each. */
+/* The cap of a group applies to all groups below it together; their own caps apply to each. */
 FM_TEST(group, cap_of_the_subtree)
 {
 	static const char * const paths[] = { FIRST, INNER, SIBLING };
@@ -1496,13 +1496,13 @@ FM_TEST(group, cap_of_the_subtree)
 	ASSERT_EQ(0, weigh(SIBLING, 100));
 	/* A slow kernel saves for most of the time, and the saves are charged. */
 	EXPECT_TRUE(comes_to_have(c, 3, any, (struct part) { fm_is_slow() ? 3 : 10, 24 }));
-	/* The inner cap is the narrower one for its group only. */
+	/* The inner cap is tighter, but only for its group. */
 	g.cap = 40;
 	fm_group(FIRST, &g);
 	g.cap = 6;
 	fm_group(INNER, &g);
 	EXPECT_TRUE(comes_to_have(c, 3, inner, (struct part) { fm_is_slow() ? 3 : 24, 47 }));
-	/* Contexts of the inner group wait for the cap of the outer one, and go on when it ends. */
+	/* The outer group's cap throttles contexts of the inner group, until the cap ends. */
 	ASSERT_EQ(0, fm_group_remove(INNER));
 	ASSERT_EQ(0, weigh(INNER, 100));
 	g.cap = 1;
@@ -1524,7 +1524,7 @@ static void set_ceiling(const char *path, u32 ceiling)
 	fm_group(path, &g);
 }
 
-/* The lowest ceiling from the group up holds, whoever was registered first. */
+/* The lowest ceiling of a group and its ancestors applies, in any order of registration. */
 FM_TEST(group, priority_ceiling_of_the_subtree)
 {
 	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_PRIORITY };
@@ -1538,7 +1538,7 @@ FM_TEST(group, priority_ceiling_of_the_subtree)
 		tenant_in(chain[i], &c[i], FM_MS);
 		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, 31);
 	}
-	/* First the innermost, and one between without a ceiling. */
+	/* First the innermost group, and a group in between without a ceiling. */
 	set_ceiling(THIRD, 9);
 	EXPECT_EQ(9, fm_param_get(c[2].fd, FERMATA_PARAM_PRIORITY));
 	ASSERT_EQ(0, weigh(INNER, 100));
@@ -1550,7 +1550,7 @@ FM_TEST(group, priority_ceiling_of_the_subtree)
 		fm_must(c[i].fd, FERMATA_IOC_PARAM, &param, "PARAM");
 		EXPECT_EQ(5, param.max);
 	}
-	/* A narrower one within; a wider one within the wider. */
+	/* A lower ceiling within; a higher one within the higher. */
 	set_ceiling(INNER, 3);
 	EXPECT_EQ(5, fm_param_get(c[0].fd, FERMATA_PARAM_PRIORITY));
 	EXPECT_EQ(3, fm_param_get(c[1].fd, FERMATA_PARAM_PRIORITY));
@@ -1559,14 +1559,14 @@ FM_TEST(group, priority_ceiling_of_the_subtree)
 	EXPECT_EQ(0, fm_param_set(c[0].fd, FERMATA_PARAM_PRIORITY, 31));
 	EXPECT_EQ(-EPERM, fm_param_set(c[1].fd, FERMATA_PARAM_PRIORITY, 4));
 	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 4));
-	/* Without the one between the inner one has its own. */
+	/* Without the group in between, the inner group has its own ceiling. */
 	ASSERT_EQ(0, fm_group_remove(INNER));
 	EXPECT_EQ(0, fm_param_set(c[1].fd, FERMATA_PARAM_PRIORITY, 31));
 	EXPECT_EQ(0, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 9));
 	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 10));
 }
 
-/* As another user, in the cgroup at a path: SETUP of a context; its descriptor or a negative errno. */
+/* SETUP of a context as another user, in a cgroup; returns its descriptor or a negative errno. */
 static int setup_in(const char *path, uid_t uid)
 {
 	struct fermata_setup setup = {
@@ -1587,7 +1587,7 @@ static int setup_in(const char *path, uid_t uid)
 	return rc;
 }
 
-/* Limits count the contexts and bytes of the groups below, whichever of these has them. */
+/* Limits of a group count the contexts and bytes of all groups below it. */
 FM_TEST(group, limits_of_the_subtree)
 {
 	struct fermata_group_set g = {
@@ -1622,16 +1622,16 @@ FM_TEST(group, limits_of_the_subtree)
 		c = setup_in(SIBLING, 100003);
 		if (c < 0)
 			_exit(12);
-		/* The outer limit, for itself and for those below. */
+		/* The outer limit, for the group itself and for the groups below. */
 		if (setup_in(FIRST, 100004) != -EDQUOT || setup_in(SIBLING, 100004) != -EDQUOT)
 			_exit(13);
 		if (fm_ioctl(a, FERMATA_IOC_ARENA_CREATE, &arena) ||
 		    fm_ioctl(c, FERMATA_IOC_ARENA_CREATE, &arena))
 			_exit(20);
-		/* Of the inner group's own 64 pages 4 are used. */
+		/* The inner group uses only 4 of its own 64 pages. */
 		if (fm_ioctl(b, FERMATA_IOC_ARENA_CREATE, &arena) != -ENOMEM)
 			_exit(21);
-		/* What a sibling gives up is for anybody below. */
+		/* Memory that a sibling frees is available to all groups below. */
 		close(c);
 		if (fm_ioctl(b, FERMATA_IOC_ARENA_CREATE, &arena))
 			_exit(22);
@@ -1642,7 +1642,7 @@ FM_TEST(group, limits_of_the_subtree)
 			_exit(24);
 		if (setresuid(0, 0, 0))
 			_exit(1);
-		/* Above the limit of the outer group there is none. */
+		/* There is no limit above that of the outer group. */
 		if (fm_group_remove(FIRST))
 			_exit(25);
 		if (setup_in(INNER, 100006) != -EDQUOT || setup_in(SIBLING, 100006) < 0)
@@ -1655,7 +1655,7 @@ FM_TEST(group, limits_of_the_subtree)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* A slot of the outer group's serves the groups below, and nobody else. */
+/* An exclusive slot of the outer group serves the groups below it, and no others. */
 FM_TEST(group, slot_for_a_subtree)
 {
 	struct fm_ctx outer, inner, other;
@@ -1688,10 +1688,10 @@ FM_TEST(group, slot_for_a_subtree)
 	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
 	EXPECT_EQ(fm_cgroup_number_of(FIRST), slot_group(outer.fd, outer.slot, &is_exclusive));
 	EXPECT_TRUE(is_exclusive);
-	/* It is the outer group's: not even a group below has it for itself. */
+	/* The slot is the outer group's: not even a group below can reserve it. */
 	EXPECT_EQ(-EBUSY, reserve_slots(INNER, 1U << outer.slot));
 	EXPECT_EQ(-EBUSY, reserve_slots(SECOND, 1U << outer.slot));
-	/* A slot of the inner group's does not serve those above. */
+	/* An exclusive slot of the inner group does not serve groups above it. */
 	ASSERT_EQ(0, reserve_slots(FIRST, 0));
 	card_until_runs(other.slot, other.token);
 	ASSERT_EQ(0, reserve_slots(INNER, 1U << outer.slot));
@@ -1718,7 +1718,7 @@ FM_TEST(group, slot_for_a_subtree)
 		{ 0, CARD_START, &outer }, { 0, CARD_FINISHED, &outer } }, 16));
 }
 
-/* Waits until the driver has found out that the cgroup of a context is gone. */
+/* Waits until the driver has noticed that the cgroup of a context is gone. */
 static bool comes_to_be_of(int fd, u64 group)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -1732,8 +1732,9 @@ static bool comes_to_be_of(int fd, u64 group)
 }
 
 /*
- * Cgroups of registered groups go, innermost first as the kernel wants it, while their contexts are
- * open: the registrations go, contexts belong to the next group above, and the others go on.
+ * Cgroups of registered groups are removed while their contexts are open, innermost first as the
+ * kernel demands. The registrations end, contexts belong to the next group above, and other jobs
+ * continue.
  */
 FM_TEST(group, nested_cgroups_that_go)
 {
@@ -1764,7 +1765,7 @@ FM_TEST(group, nested_cgroups_that_go)
 		fm_must_start(&c[i]);
 	}
 	fm_until_preempted(c[2].fd, 2);
-	/* The innermost with a registered group above it. */
+	/* The innermost group with a registered group above it. */
 	ASSERT_EQ(0, reserve_slots(THIRD, 1U << c[0].slot));
 	EXPECT_EQ(number[2], slot_group(c[0].fd, c[0].slot, &exclusive));
 	fm_cgroup_remove(THIRD);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What card, slots and contexts say about themselves. */
+/* What calls report about card, slots and contexts. */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include <linux/capability.h>
@@ -39,7 +39,7 @@ FM_TEST(info, point_19_outputs_are_zeroed_then_filled)
 	EXPECT_GE(4096, slot.state_pages);
 	EXPECT_EQ(0, slot.flags & ~(FERMATA_SLOT_BOUNDARY | FERMATA_SLOT_BOUNDARY_ONLY));
 
-	/* A context of which nothing is known yet has nothing to say. */
+	/* A context that is not set up has no status. */
 	memset(&st, 0xa5, sizeof(st));
 	st.size = sizeof(st);
 	st.flags = 0;
@@ -103,7 +103,7 @@ FM_TEST(info, contexts_have_numbers_of_their_own)
 	EXPECT_EQ(0, card.contexts);
 }
 
-/* A new arena holds nothing of whoever had its memory before. */
+/* A new arena has no data of the previous owner of its memory. */
 FM_TEST(info, point_19_new_arena_is_zero)
 {
 	struct fm_ctx c;
@@ -118,7 +118,7 @@ FM_TEST(info, point_19_new_arena_is_zero)
 	}
 }
 
-/* Pages that are free after count contexts with an arena of a megabyte each came and went. */
+/* Free pages after count contexts, each with an arena of a megabyte, were opened and closed. */
 static long free_after(int count)
 {
 	while (count--) {
@@ -141,7 +141,7 @@ FM_TEST(info, point_06_closed_contexts_free_their_memory)
 	int count = 128, tries = 5;
 	long before, after;
 
-	/* Others use memory, too, but hardly each time so much. */
+	/* Other programs use memory, too, but hardly this much each time. */
 	do {
 		before = free_after(1);
 		after = free_after(count);
@@ -157,7 +157,7 @@ FM_TEST(info, largest_arena)
 	size_t i;
 
 	fm_card_info(&card);
-	/* Larger ones may be refused for want of memory. */
+	/* Larger arenas may be refused for lack of memory. */
 	fm_ctx_new(&c, FM_SHA, card.max_arena < 2 << 20 ? card.max_arena : 2 << 20);
 	for (i = 0; i < c.len; i += 8)
 		*(u64 *)(c.mem + i) = i;
@@ -165,7 +165,7 @@ FM_TEST(info, largest_arena)
 		ASSERT_EQ(i, *(u64 *)(c.mem + i));
 }
 
-/* The engine sees the addresses that the program chose, wherever it is mapped. */
+/* The engine uses the addresses that the program chose, wherever the arena is mapped. */
 FM_TEST(info, fixed_device_base)
 {
 	struct fermata_setup setup = {
@@ -215,7 +215,7 @@ FM_TEST(info, arena_can_be_mapped_in_parts_and_twice)
 	EXPECT_EQ(0, strcmp((char *)again + 8192, "here"));
 }
 
-/* What the card counts and what the driver says are the same. */
+/* The driver's counters agree with those of the card. */
 FM_TEST(card, counters_agree_with_the_card)
 {
 	struct fermata_slot_info before = { .size = sizeof(before) }, after;
@@ -254,7 +254,7 @@ FM_TEST(card, profile_is_what_the_card_has)
 	EXPECT_EQ(!card_base(), !!(card.features & FERMATA_FEATURE_SNAPSHOT_UNIT));
 }
 
-/* What switches cost is measured. */
+/* The costs of switches are measured. */
 FM_TEST(info, costs_of_a_switch)
 {
 	struct fermata_slot_info slot = { .size = sizeof(slot) };
@@ -278,7 +278,7 @@ FM_TEST(info, costs_of_a_switch)
 	fm_ctx_close(&c);
 }
 
-/* --- what a user can know of others -------------------------------------------------- */
+/* --- what users can learn about each other ------------------------------------------- */
 
 #define USER	1234
 #define GROUP	4321
@@ -316,7 +316,7 @@ static int context_histogram(int fd, u32 number)
 	return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &h);
 }
 
-/* What the list says of a context, without what everybody may know. */
+/* What the list reports of a context, without the fields that are public. */
 static struct fermata_context_info listed(int fd, u32 number)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
@@ -331,12 +331,12 @@ static struct fermata_context_info listed(int fd, u32 number)
 	info.context = 0;
 	info.state = 0;
 	info.slot_mask = 0;
-	/* That of the file's opener is told to who has the file: group.is_the_cgroup. */
+	/* Owners of the file learn the group of its opener: group.is_the_cgroup. */
 	info.group = 0;
 	return info;
 }
 
-/* What is left of it for others. */
+/* Is it without any information about the tenant? */
 static bool tells_nothing(const struct fermata_context_info *info)
 {
 	struct fermata_context_info none = {
@@ -368,7 +368,7 @@ static int opens(const char *path)
 	return 0;
 }
 
-/* Whether the card's file of figures has what a context has done. */
+/* Whether the file `monitor` of the card has the figures of a context. */
 static bool is_monitored(const char *path, u32 number)
 {
 	unsigned long long run_ns = 0;
@@ -387,7 +387,7 @@ static bool is_monitored(const char *path, u32 number)
 }
 
 struct known {
-	int bare;		/* a file that no context is set up on */
+	int bare;		/* a file without SETUP */
 	u32 number;		/* of root's context */
 	int slot;
 	char monitor[512];
@@ -420,7 +420,7 @@ static int known_to_a_member(const struct known *k)
 	become_user(GROUP, 0);
 	if (!is_monitored(k->monitor, k->number))
 		return 1;
-	/* Nothing else is theirs. */
+	/* Nothing else is allowed. */
 	if (slot_histogram(k->bare, k->slot) != -EPERM || opens(k->counter) != -EACCES)
 		return 2;
 	if (open(k->monitor, O_WRONLY) >= 0)
@@ -438,13 +438,13 @@ static int known_by_perfmon(const struct known *k)
 	if (slot_tells_nothing(k->bare, k->slot))
 		return 2;
 	info = listed(k->bare, k->number);
-	/* Whose it is takes more. */
+	/* The owner is revealed only with more capabilities. */
 	if (!info.run_ns || info.pid != FERMATA_NO_PID)
 		return 3;
 	return 0;
 }
 
-/* Who opened a context is its owner, whoever has the descriptor, and so is who has it. */
+/* Both the process that opened a context and any holder of its descriptor count as owners. */
 static int known_to_the_owner(const struct known *k, int own, u32 number)
 {
 	struct fermata_context_info info;
@@ -493,7 +493,7 @@ FM_TEST(info, defect_16_figures_of_others)
 	ASSERT_LE(0, k.bare);
 	strcpy(k.monitor, fm_sysfs_path(-1, "monitor"));
 	strcpy(k.counter, fm_sysfs_path(c.slot, "starts"));
-	/* Root knows all. */
+	/* Root may know everything. */
 	EXPECT_EQ(0, slot_histogram(k.bare, c.slot));
 	EXPECT_FALSE(slot_tells_nothing(k.bare, c.slot));
 	EXPECT_LT(0, fm_sysfs_number(c.slot, "starts"));
@@ -518,7 +518,7 @@ FM_TEST(info, defect_16_figures_of_others)
 
 #define LINE	1024
 
-/* The file of figures, read in pieces: a line for each slot and each context. */
+/* The file `monitor`, read in pieces, has a line for each slot and each context. */
 FM_TEST(info, defect_16_monitor_has_all)
 {
 	struct fermata_card_info card;
@@ -532,7 +532,7 @@ FM_TEST(info, defect_16_monitor_has_all)
 		fm_ctx_new(&c[i], FM_LIST, 4096);
 	for (i = 0; i < 3; i++)
 		number[i] = fm_number(c[i].fd);
-	/* An index that nobody has. */
+	/* An unused index. */
 	fm_ctx_close(&c[1]);
 	fd = open(fm_sysfs_path(-1, "monitor"), O_RDONLY | O_CLOEXEC);
 	ASSERT_LE(0, fd);
@@ -541,7 +541,7 @@ FM_TEST(info, defect_16_monitor_has_all)
 		ASSERT_EQ(LINE, pread(fd, text, LINE, slot * LINE));
 		EXPECT_EQ(0, strncmp(line, text, strlen(line)));
 		EXPECT_EQ('\n', text[LINE - 1]);
-		/* From anywhere it is the same. */
+		/* A read at any offset gives the same. */
 		ASSERT_EQ(7, pread(fd, text + LINE, 7, slot * LINE + 5));
 		EXPECT_EQ(0, memcmp(text + 5, text + LINE, 7));
 	}
@@ -549,7 +549,7 @@ FM_TEST(info, defect_16_monitor_has_all)
 		n = pread(fd, text, LINE, (card.slots + (number[i] & 0xffff)) * LINE);
 		snprintf(line, sizeof(line), "context=%u pid=%d ", number[i], getpid());
 		if (i == 1) {
-			/* Of the last it may be the end. */
+			/* After the last line comes the end of the file. */
 			EXPECT_TRUE(!n || (n == LINE && text[0] == ' '));
 			continue;
 		}
@@ -603,7 +603,7 @@ static void read_fdinfo(int fd, struct fdinfo *info)
 	}
 }
 
-/* The value of a key, NULL if it is not there. */
+/* The value of a key, NULL if it is missing. */
 static const char *get(const struct fdinfo *info, const char *key)
 {
 	int i;
@@ -690,7 +690,7 @@ FM_TEST(fdinfo, keys_as_parsers_expect_them)
 	EXPECT_EQ(0, get_number(&info, key, " ns"));
 	engine_key(FM_LIST, "drm-engine-capacity-", key, sizeof(key));
 	EXPECT_EQ(__builtin_popcount(fm_slots_of(FM_LIST)), get_number(&info, key, ""));
-	/* One engine, its own. */
+	/* Only its own engine. */
 	engine_key(FM_SHA, "drm-engine-", key, sizeof(key));
 	EXPECT_EQ(NULL, get(&info, key));
 }
@@ -728,7 +728,7 @@ FM_TEST(fdinfo, before_setup)
 	EXPECT_EQ(NULL, get(&info, "fermata-job"));
 }
 
-/* Each line that has a member of STATUS says what that does. */
+/* Each line that corresponds to a member of STATUS has the same value. */
 FM_TEST(fdinfo, counts_as_status_does)
 {
 	struct fermata_status st;
@@ -756,7 +756,7 @@ FM_TEST(fdinfo, counts_as_status_does)
 	EXPECT_EQ(NULL, get(&info, "fermata-slot"));
 }
 
-/* Its time on the engine grows while it runs, never goes back, and is no less than what the card saw. */
+/* Time on the engine grows while the job runs, never goes back, and is no less than the card's. */
 FM_TEST(card, time_on_the_engine)
 {
 	u64 before = 0, now, held;
@@ -788,7 +788,7 @@ FM_TEST(card, time_on_the_engine)
 	EXPECT_EQ(held, engine_ns(c.fd, FM_LIST));
 	card_run_of(c.slot, c.token, &run);
 	EXPECT_LT(0, run.run_ns);
-	/* A clock is not exactly another one. */
+	/* Two clocks never agree exactly. */
 	EXPECT_LE(run.run_ns, held + held / 100);
 	fm_must_resume(&c);
 	fm_end_endless(&c);
@@ -810,7 +810,7 @@ FM_TEST(fdinfo, of_a_card_that_is_gone)
 	read_fdinfo(c.fd, &info);
 	EXPECT_STREQ("fermata", get(&info, "drm-driver"));
 	EXPECT_STREQ(fm_pci(), get(&info, "drm-pdev"));
-	/* It has been taken away. */
+	/* The memory has been taken away. */
 	EXPECT_EQ(0, get_number(&info, "drm-resident-memory", ""));
 	ASSERT_EQ(0, fm_bind());
 }

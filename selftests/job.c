@@ -16,7 +16,7 @@ FM_TEST(job, linkedlist)
 
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	for (i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
-		/* To the end of a list, and so many steps round a ring. */
+		/* To the end of a list, and a number of steps round a ring. */
 		fm_job_list(&c, nodes[i], 0, i * 77, &e);
 		ASSERT_GOOD(fm_job_run(&c, &e));
 		fm_job_list(&c, nodes[i], 5000 + i, i * 78, &e);
@@ -61,7 +61,7 @@ FM_TEST(job, sha256)
 		TH_LOG("%zu bytes", sizes[i]);
 		ASSERT_GOOD(fm_job_run(&c, &e));
 	}
-	/* "abc", as the standard has it. */
+	/* "abc", the example of the standard. */
 	fm_job_sha(&c, 3, 0, &e);
 	memcpy(c.mem + FM_DATA, "abc", 3);
 	fm_sha256("abc", 3, e.digest);
@@ -90,7 +90,7 @@ FM_TEST(job, blockmix)
 	}
 }
 
-/* The job's end is seen before its data only if somebody does not read back. */
+/* The end of a job would be visible before its data only if a read back were missing. */
 FM_TEST(job, point_14_data_is_there_when_done_is)
 {
 	struct fm_expect e;
@@ -108,7 +108,7 @@ FM_TEST(job, point_14_data_is_there_when_done_is)
 	}
 }
 
-/* The end of a job is the end of that job, not of the one before. */
+/* A stale status of the previous job is not taken for the end of this one. */
 FM_TEST(job, point_13_stale_status)
 {
 	struct fermata_start start;
@@ -174,7 +174,7 @@ FM_TEST(job, start_while_busy_is_ebusy)
 	EXPECT_EQ(1, st.finished);
 }
 
-/* Only declared results can be read off the slot, as they were at its end. */
+/* Off the slot only declared results can be read, with their values at the end of the job. */
 FM_TEST(job, registers_off_the_slot)
 {
 	const u32 both[] = { 0x38, 0x40 }, one[] = { 0x40 };
@@ -184,7 +184,7 @@ FM_TEST(job, registers_off_the_slot)
 
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 16, 0, 3, &e);
-	/* Declared, but no job has brought a value. */
+	/* Declared, but no job has produced a value yet. */
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x80, &v));
 	EXPECT_EQ(77, v);
@@ -193,12 +193,12 @@ FM_TEST(job, registers_off_the_slot)
 	EXPECT_EQ(e.r.count, v);
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x30, &v));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, FM_REG_TAG, &v));
-	/* Fewer: what is declared no more cannot be read. */
+	/* Registers that are no longer declared cannot be read. */
 	ASSERT_EQ(0, fm_results(c.fd, one, 1));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
 	ASSERT_EQ(0, fm_results(c.fd, NULL, 0));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x40, &v));
-	/* As many as there may be. */
+	/* The maximum number of results. */
 	{
 		u32 many[FERMATA_MAX_RESULTS], i;
 
@@ -223,13 +223,13 @@ FM_TEST(job, registers_on_the_slot)
 	fm_job_endless(&c);
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
-	/* A relay loads the registers a moment later. They read 0 until then, and show no other tenant. */
+	/* A relay loads the registers a moment later. Until then they read 0. */
 	do {
 		ASSERT_EQ(0, fm_reg_read(c.fd, FM_REG_TAG, &v));
 		ASSERT_LT(fm_now(), end);
 	} while (!v && (card_relay() || !card_present()));
 	EXPECT_EQ(c.token, v);
-	/* Not declared, and it moves: the count of reads. */
+	/* A register that is not declared, and that changes: the count of reads. */
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &first));
 	do {
 		ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &later));
@@ -240,7 +240,7 @@ FM_TEST(job, registers_on_the_slot)
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 }
 
-/* Written while it runs: forwarded at once, and no more than what was written. */
+/* A write while the job runs is forwarded at once, and causes no other writes. */
 FM_TEST(card, forwarded_write)
 {
 	u64 writes, v;
@@ -258,7 +258,7 @@ FM_TEST(card, forwarded_write)
 	writes = card_counter(c.slot, "writes");
 	for (i = 1; i <= 3; i++) {
 		ASSERT_EQ(0, fm_reg_write(c.fd, 0x80, i));
-		/* The write is posted, and the card is asked on another path: push it. */
+		/* The write is posted, and the control socket could overtake it: flush it. */
 		ASSERT_EQ(0, fm_reg_read(c.fd, FM_REG_TAG, &v));
 		EXPECT_EQ(writes + i, card_counter(c.slot, "writes"));
 	}
@@ -266,7 +266,7 @@ FM_TEST(card, forwarded_write)
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 }
 
-/* A relay loads registers at a start: written while the job runs, they are for the next one. */
+/* A relay loads registers at a START: writes while a job runs are for the next job. */
 FM_TEST(card, write_for_the_next_start)
 {
 	const u64 limit = 3000000, sooner = limit / 2;
@@ -297,7 +297,7 @@ FM_TEST(card, write_for_the_next_start)
 	EXPECT_EQ(writes, card_register_writes(c.slot));
 }
 
-/* Written while another runs: kept until its own turn, the other's registers are not touched. */
+/* A write while another job runs is kept until the next START, and does not touch its registers. */
 FM_TEST(card, deferred_write)
 {
 	struct fm_expect e;
@@ -326,8 +326,8 @@ FM_TEST(card, deferred_write)
 }
 
 /*
- * A zero is a value. MODE survives a reset of the slot: the second tenant writes 0
- * to it, and reads instead of writing what the first one's mode would.
+ * A zero is a value. MODE survives a reset of the slot: the second tenant sets it to 0,
+ * and its job reads, where the first tenant's mode would write.
  */
 FM_TEST(job, point_09_zero_written_registers_replayed)
 {
@@ -347,7 +347,7 @@ FM_TEST(job, point_09_zero_written_registers_replayed)
 	}
 }
 
-/* Never written is zero as well: nothing of the tenant before shows. */
+/* Registers that were never written are zero as well, without values of an earlier tenant. */
 FM_TEST(job, point_09_no_registers_of_another_tenant)
 {
 	struct fm_expect e;
@@ -370,14 +370,14 @@ FM_TEST(job, point_09_no_registers_of_another_tenant)
 		ASSERT_EQ(0, fm_reg_read(b.fd, offset, &v));
 		ASSERT_EQ(0, v);
 	}
-	/* The card's checker (register_residue) sees those that cannot be read, too. */
+	/* The card's checker (register_residue) also covers registers that cannot be read. */
 	fm_list_cut(&b, FM_ENDLESS_NODES);
 	fm_wait(b.fd, FERMATA_EVENT_DONE);
 }
 
 /*
- * MODE again, which survives resets: the second tenant never writes it, and reads in order
- * instead of what the first one's mode would.
+ * MODE again, which survives resets: the second tenant never writes it, and its job reads in
+ * order, where the first tenant's mode would not.
  */
 FM_TEST(job, point_09_unwritten_registers_are_zero)
 {
@@ -397,7 +397,7 @@ FM_TEST(job, point_09_unwritten_registers_are_zero)
 	}
 }
 
-/* Nor is it what the first one wrote while it ran, which went to the slot at once. */
+/* Nor do they have values that the first tenant wrote while its job ran, directly to the slot. */
 FM_TEST(card, point_09_forwarded_write_leaves_no_residue)
 {
 	struct fm_expect ea, eb;
@@ -411,7 +411,7 @@ FM_TEST(card, point_09_forwarded_write_leaves_no_residue)
 	fm_job_mem(&a, 4096, 100000, 5, FM_NO_MODE, &ea);
 	ASSERT_EQ(0, fm_start(a.fd));
 	card_until_runs(a.slot, a.token);
-	/* It takes effect at the next START. */
+	/* The write takes effect at the next START. */
 	ASSERT_EQ(0, fm_reg_write(a.fd, 0x58, 2));
 	EXPECT_TRUE(card_runs(a.slot, a.token));
 	card_speed(a.slot, 0);
@@ -421,7 +421,7 @@ FM_TEST(card, point_09_forwarded_write_leaves_no_residue)
 	ASSERT_GOOD(fm_job_run(&b, &eb));
 }
 
-/* A job that was not on a slot yet has no results, though the one before had. */
+/* A job that was not on a slot yet has no results, although the previous job had. */
 FM_TEST(card, point_09_results_are_those_of_this_job)
 {
 	struct fm_ctx gate, c;
@@ -438,7 +438,7 @@ FM_TEST(card, point_09_results_are_those_of_this_job)
 	fm_job_endless(&gate);
 	ASSERT_EQ(0, fm_start(gate.fd));
 	card_until_runs(gate.slot, gate.token);
-	/* The same job: another declaration of results would forget the first one's. */
+	/* The same job, because another declaration of results would discard the earlier ones. */
 	ASSERT_EQ(0, fm_start(c.fd));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x38, &v));
 	EXPECT_EQ(-EAGAIN, fm_reg_read(c.fd, 0x40, &v));
@@ -449,8 +449,7 @@ FM_TEST(card, point_09_results_are_those_of_this_job)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* What the card has as the slot's window, after all that was written to it. */
-/* Reads from the function's configuration space, which pushes writes to registers. */
+/* Reads from the function's configuration space, which flushes writes to registers. */
 static void push_writes(void)
 {
 	int fd = fm_pci_config(O_RDONLY);
@@ -463,12 +462,12 @@ static void push_writes(void)
 
 static u64 window_size(struct fm_ctx *c)
 {
-	/* The card is asked on another path. */
+	/* The control socket could overtake posted writes. */
 	push_writes();
 	return card_key(card_cmd("state slot=%d", c->slot), "window_size");
 }
 
-/* A slot that nobody is on can touch nothing. */
+/* A vacant slot can access no memory. */
 FM_TEST(card, point_05_window_is_closed_when_nobody_is_on)
 {
 	struct fm_ctx c;
@@ -494,8 +493,8 @@ FM_TEST(card, point_05_window_is_closed_when_nobody_is_on)
 
 /*
  * Base: a slot is held in reset until the settle time is over, whatever the others do; its
- * owner is told in the same breath as it is let out. A long base_settle_us makes sure that
- * the resets overlap; without, the test may see nothing, but never too much.
+ * owner is notified just when the reset ends. A long base_settle_us makes sure that the resets
+ * overlap. Without it the test may miss a bug, but never reports a false one.
  */
 FM_TEST(card, point_04_reset_of_one_slot_leaves_the_others)
 {
@@ -529,10 +528,10 @@ FM_TEST(card, point_04_reset_of_one_slot_leaves_the_others)
 }
 
 /*
- * A job that shares its slot is paused 8 ms after its START, and a job of another slot, started
- * later, is looked at 10 ms after its START. So when the second is known to be over, and no
- * PAUSE was written yet, an interrupt has told so. Once is enough. (What became of the first job
- * itself would not do: where slots share a vector, an interrupt of one has all looked at.)
+ * A job that shares its slot is paused 8 ms after its START, and the slot of a job that is started
+ * later is polled 10 ms after its START. So if the second job is known to be over before a PAUSE
+ * was written, an interrupt has reported its end. Once is enough. (The end of the first job itself
+ * would prove nothing: if slots share a vector, an interrupt of one makes the driver read all.)
  */
 static bool told_by_interrupt(enum fm_engine ends, enum fm_engine stays)
 {
@@ -576,7 +575,7 @@ FM_TEST(card, interrupt_tells_before_the_watchdog)
 
 	if (card_base())
 		SKIP(return, "the base profile has no interrupts");
-	/* The timers of both are on one processor, and fire in order. */
+	/* Both timers are on one processor, and fire in order. */
 	CPU_ZERO(&one);
 	CPU_SET(0, &one);
 	ASSERT_EQ(0, sched_setaffinity(0, sizeof(one), &one));
@@ -592,7 +591,7 @@ FM_TEST(card, interrupt_tells_before_the_watchdog)
 	}
 }
 
-/* Two share a slot; what was read meanwhile. Does it come to a read for each switch? */
+/* Two jobs share a slot. Is there at most one read for each switch? */
 static bool reads_once_per_switch(struct __test_metadata *_metadata)
 {
 	u64 reads, status, ends;
@@ -621,13 +620,13 @@ static bool reads_once_per_switch(struct __test_metadata *_metadata)
 	       (int)ends);
 	for (i = 0; i < 2; i++)
 		fm_ctx_close(&c[i]);
-	/* The slowest kernel makes few of them. */
+	/* The slowest kernel does few switches. */
 	return ends >= (fm_is_slow() ? 2 : 10) && status <= ends + 4 && reads <= status + 2;
 }
 
 /*
- * At most one trapped read for a switch without faults; a START may read the state size besides. Where the
- * host holds up the card the watchdog looks for it, again and again: once without that is enough.
+ * At most one trapped read for a switch without faults; a START may also read the state size. If
+ * the host delays the card, the driver polls it again and again: one run without that is enough.
  */
 FM_TEST(card, reads_per_switch)
 {
@@ -640,7 +639,7 @@ FM_TEST(card, reads_per_switch)
 	EXPECT_GT(20, i);
 }
 
-/* The engine sees its own arena and nothing else. */
+/* An engine can access only its own arena. */
 FM_TEST(card, point_18_access_outside_the_window)
 {
 	struct fermata_reg head[] = { { .offset = 0x30 } };
@@ -674,7 +673,7 @@ FM_TEST(card, point_18_access_outside_the_window)
 		EXPECT_EQ(EFAULT, st.error);
 		EXPECT_EQ(addr[i], st.fault_addr);
 		EXPECT_EQ(i + 1, st.failed);
-		/* The context is as good as before, and so is the slot. */
+		/* The context and the slot still work. */
 		fm_job_list(&other, 16, 0, 3, &e);
 		ASSERT_GOOD(fm_job_run(&other, &e));
 		fm_job_list(&c, 16, 0, 3, &e);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Arenas of the program's own memory: which kinds there are, what is refused,
- * who pays, and what becomes of a job when the program changes its mappings.
+ * Arenas of the program's own memory: the kinds of memory, what is refused, who
+ * is charged, and what happens to a job when the program changes its mappings.
  */
 #include "kselftest_harness.h"
 #include <glob.h>
@@ -17,7 +17,7 @@
 FM_FIXTURE_CARD(own);
 FM_FIXTURE_ANY(charge);
 
-/* Jobs that read and write it, before and after a hold: NULL or what is wrong. */
+/* Runs jobs that use the arena, before and after a hold: NULL or what is wrong. */
 static const char *use(struct fm_ctx *c, u64 seed)
 {
 	struct fm_expect e;
@@ -28,7 +28,7 @@ static const char *use(struct fm_ctx *c, u64 seed)
 	if (wrong)
 		return wrong;
 	card_speed(c->slot, 1);
-	/* A second at this speed: it is held before its end on any machine. */
+	/* A second at this speed: any machine can hold the job before its end. */
 	fm_job_any(c, 1000000, seed + 1, &e);
 	wrong = fm_job_hold(c);
 	if (wrong)
@@ -36,7 +36,7 @@ static const char *use(struct fm_ctx *c, u64 seed)
 	return fm_job_finish(c, &e);
 }
 
-/* One huge page is contiguous, so the card reaches it without an IOMMU, too. */
+/* One huge page is contiguous, so the card can access it even without an IOMMU. */
 FM_TEST(own, every_kind_of_memory)
 {
 	bool iommu = fm_translated();
@@ -53,7 +53,7 @@ FM_TEST(own, every_kind_of_memory)
 		fd = -1;
 		mem = fm_map_kind(kind, len, &fd);
 		rc = fm_ctx_own(&c, FM_MEM, mem, len);
-		/* Two pages may follow one another by chance. */
+		/* Two pages may be adjacent by chance. */
 		if (!iommu && kind < FM_THP && rc == -EOPNOTSUPP) {
 			munmap(mem, len);
 			close(fd);
@@ -76,7 +76,7 @@ FM_TEST(own, every_kind_of_memory)
 	fm_huge_pages(0);
 }
 
-/* Whatever is mapped there now: several mappings of several kinds are one arena. */
+/* Several mappings of several kinds make one arena. */
 FM_TEST(own, several_mappings_are_one_arena)
 {
 	const size_t part = 64 * 1024;
@@ -93,7 +93,7 @@ FM_TEST(own, several_mappings_are_one_arena)
 	fm_ctx_close(&c);
 }
 
-/* Two pages in both orders: in one of them they are not contiguous, whatever they are. */
+/* Two pages in both orders: in at least one order they are not contiguous. */
 FM_TEST(own, only_contiguous_without_an_iommu)
 {
 	bool iommu = fm_translated();
@@ -126,7 +126,7 @@ FM_TEST(own, only_contiguous_without_an_iommu)
 	fm_ctx_close(&c);
 }
 
-/* The engine sees the addresses that the program chose. */
+/* The engine uses the addresses that the program chose. */
 FM_TEST(own, fixed_device_base)
 {
 	struct fermata_arena_create arena = {
@@ -150,7 +150,7 @@ FM_TEST(own, fixed_device_base)
 	EXPECT_EQ(FM_HUGE, st.arena_length);
 	c.base = st.device_base;
 	ASSERT_GOOD(use(&c, 3));
-	/* There is nothing to map. */
+	/* The driver has no memory to map. */
 	EXPECT_EQ(MAP_FAILED, mmap(NULL, FM_HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, 0));
 	EXPECT_EQ(EINVAL, errno);
 	fm_ctx_close(&c);
@@ -205,7 +205,7 @@ FM_TEST(own, more_than_4_gib)
 	EXPECT_EQ(0, fm_charged());
 }
 
-/* What a program of before this flag passes. */
+/* The argument of a program that is older than this flag. */
 FM_TEST(own, older_argument_is_an_allocated_arena)
 {
 	struct fermata_arena_create arena = { .size = 32, .length = 16384, .user_addr = ~0ULL };
@@ -221,7 +221,7 @@ FM_TEST(own, older_argument_is_an_allocated_arena)
 
 /* --- memory of another process ---------------------------------------------------- */
 
-/* The process has the memory of fd, at the address that is returned. The caller has nothing there. */
+/* Forks a process that maps fd at the returned address, where the caller has no mapping. */
 static u64 fork_with_memory(struct fm_child *ch, int fd, void *mem, size_t len)
 {
 	fm_fork(ch);
@@ -237,7 +237,7 @@ static u64 fork_with_memory(struct fm_child *ch, int fd, void *mem, size_t len)
 	return fm_hear(ch);
 }
 
-/* Does the process have the context's memory where it was? A flag, or an errno. */
+/* Does the process still have the context's memory at the same place? A flag, or an errno. */
 static int place_in(int fd, pid_t pid)
 {
 	struct fermata_config config = { .size = sizeof(config), .fd = -1, .pid = pid };
@@ -246,7 +246,7 @@ static int place_in(int fd, pid_t pid)
 	return rc ? rc : config.flags;
 }
 
-/* An arena, and a snapshot buffer where the card takes one, behind the arena. */
+/* An arena and, if the card supports it, a snapshot buffer after the arena. */
 FM_TEST(own, memory_of_another_process)
 {
 	const size_t len = FM_HUGE / 2;
@@ -281,7 +281,7 @@ FM_TEST(own, memory_of_another_process)
 	else
 		ASSERT_EQ(0, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
 	EXPECT_LE(before + len / FM_PAGE, fm_pins());
-	/* The process whose memory it is has it pinned. */
+	/* The pinned pages are charged to the process that has the memory. */
 	snprintf(path, sizeof(path), "/proc/%d/status", ch.pid);
 	EXPECT_LE(len, fm_number_in(path, "VmPin:") * 1024);
 	EXPECT_EQ(FERMATA_CONFIG_IN_PLACE, place_in(c.fd, ch.pid));
@@ -297,7 +297,7 @@ FM_TEST(own, memory_of_another_process)
 	EXPECT_EQ(0, fm_charged());
 }
 
-/* The pages of an arena are looked for, not any memory at their address. */
+/* The check is for the pages of the arena, not for any memory at their address. */
 FM_TEST(own, pages_that_are_not_in_place)
 {
 	u8 *mem = fm_map(NULL, FM_HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -309,13 +309,13 @@ FM_TEST(own, pages_that_are_not_in_place)
 	ASSERT_EQ(0, fm_arena_own(&c, mem, len));
 	EXPECT_EQ(0, place_in(c.fd, 0));
 	EXPECT_EQ(FERMATA_CONFIG_IN_PLACE, place_in(c.fd, getpid()));
-	/* Another page, and none. */
+	/* Another page, and a missing page. */
 	ASSERT_EQ(0, madvise(mem + len - FM_PAGE, FM_PAGE, MADV_DONTNEED));
 	EXPECT_EQ(0, place_in(c.fd, getpid()));
 	ASSERT_EQ(0, munmap(mem + len - FM_PAGE, FM_PAGE));
 	EXPECT_EQ(0, place_in(c.fd, getpid()));
 	fm_ctx_close(&c);
-	/* A page that is moved. */
+	/* A page that was moved. */
 	mem = fm_map(NULL, 2 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fm_ctx_setup(&c, FM_LIST, -1);
 	ASSERT_EQ(0, fm_arena_own(&c, mem, FM_PAGE));
@@ -342,7 +342,7 @@ FM_TEST(own, processes_without_memory)
 	struct fm_ctx c;
 
 	fm_ctx_setup(&c, FM_LIST, -1);
-	/* A kernel thread, and a process that has ended: before and after its parent takes notice. */
+	/* A kernel thread, and a process that has ended: before and after its parent reaps it. */
 	EXPECT_EQ(-ESRCH, take_of(c.fd, 2, page));
 	fm_fork(&ch);
 	if (!ch.pid)
@@ -440,7 +440,7 @@ static void hold(struct fm_ctx *c)
 	card_speed(c->slot, 0);
 }
 
-/* The state stands in the program's memory, and the job goes on from there. */
+/* The state is in the program's memory, and the job resumes from there. */
 FM_TEST(own, snapshot)
 {
 	u8 *mem = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), copy[64];
@@ -462,7 +462,7 @@ FM_TEST(own, snapshot)
 	hold(&c);
 	ASSERT_EQ(0, fm_snapshot_read(c.fd, copy, 0, sizeof(copy)));
 	EXPECT_EQ(0, memcmp(mem, copy, sizeof(copy)));
-	/* Of the engine: how many nodes are done; on a busy host perhaps none is. */
+	/* This word is the engine's count of nodes, which may be 0 on a busy host. */
 	card_speed(c.slot, 1);
 	while (!((u64 *)mem)[3]) {
 		ASSERT_EQ(0, fm_resume(c.fd));
@@ -478,7 +478,7 @@ FM_TEST(own, snapshot)
 	EXPECT_EQ(0, fm_charged());
 }
 
-/* A state that the program made up leads its engine nowhere but to its own arena. */
+/* With a forged state the engine can access nothing but its own arena. */
 FM_TEST(own, snapshot_that_is_forged)
 {
 	u64 *mem = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -493,14 +493,14 @@ FM_TEST(own, snapshot_that_is_forged)
 	ASSERT_EQ(0, list_with_snapshot(&c, mem, FM_PAGE));
 	fm_job_list(&c, 500, 3000000, 3, &e);
 	hold(&c);
-	/* The next node is one of a neighbour's. */
+	/* The next node is in the arena of a neighbour. */
 	mem[1] = other.base + FM_DATA;
 	ASSERT_EQ(0, fm_resume(c.fd));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	fm_status(c.fd, &st);
 	EXPECT_EQ(EFAULT, st.error);
 	EXPECT_EQ(other.base + FM_DATA, st.fault_addr);
-	/* The card has noticed, and nothing else. */
+	/* The card has noticed this, and no other violation. */
 	reply = card_cmd("violations");
 	EXPECT_EQ(1, card_key(reply, "total"));
 	EXPECT_EQ(1, card_key(reply, "resume_forged"));
@@ -533,9 +533,9 @@ FM_TEST(own, snapshot_bad_input)
 	close(c.fd);
 }
 
-/* --- what is refused, and leaves nothing behind --------------------------------- */
+/* --- refusals, which leave nothing behind ---------------------------------------- */
 
-/* A page of some PCI device that no driver has claimed. */
+/* Maps a page of some PCI device that no driver has claimed. */
 static void *device_memory(void)
 {
 	void *mem = MAP_FAILED;
@@ -564,7 +564,7 @@ static void *tracked_file(void)
 	return (void *)ring;
 }
 
-/* Nothing is pinned or charged, and the context is as it was. */
+/* Checks that an arena is refused: nothing is pinned or charged, and the context is unchanged. */
 static const char *refused(struct fm_ctx *c, void *mem, size_t len, int want)
 {
 	u64 before = fm_pins();
@@ -599,7 +599,7 @@ FM_TEST(own, kinds_that_are_refused)
 	fd = fm_memfd(len, 0);
 	mem = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
 	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
-	/* Nothing at all, and kernel memory. */
+	/* An unmapped range, and kernel memory. */
 	munmap(mem, len);
 	ASSERT_GOOD(refused(&c, mem, len, EFAULT));
 	ASSERT_GOOD(refused(&c, (void *)0x10000, len, EFAULT));
@@ -623,12 +623,12 @@ FM_TEST(own, kinds_that_are_refused)
 	} else {
 		TH_LOG("no memfd_secret: not tried");
 	}
-	/* After all that it takes one. */
+	/* After all refusals the context accepts an arena. */
 	EXPECT_EQ(0, fm_arena_own(&c, page, FM_PAGE));
 	fm_ctx_close(&c);
 }
 
-/* A hole after many pages: those before it were pinned, and are not any more. */
+/* A hole after many pages: the pages before it are pinned, and unpinned again. */
 FM_TEST(own, hole_unpins_what_was_pinned)
 {
 	const size_t len = 8 << 20;
@@ -646,7 +646,7 @@ FM_TEST(own, hole_unpins_what_was_pinned)
 	fm_ctx_close(&c);
 }
 
-/* Two threads make the arena at once: one of them does, the other leaves nothing behind. */
+/* Two threads make the arena at once: one succeeds, and the other leaves nothing behind. */
 struct maker {
 	pthread_t thread;
 	pthread_barrier_t *go;
@@ -698,16 +698,16 @@ FM_TEST(own, two_at_once_make_one)
 	}
 }
 
-/* --- who pays ------------------------------------------------------------------------ */
+/* --- charges ------------------------------------------------------------------------- */
 
-/* Becomes user uid, and can become another one again. */
+/* Becomes user uid, and can change the user again. */
 static void become(uid_t uid)
 {
 	if (setresuid(0, 0, 0) || setresuid(uid, uid, 0))
 		fm_die("setresuid: %s", strerror(errno));
 }
 
-/* A context of this user's own, without memory. */
+/* Opens a context as this user, without memory. */
 static int context_of(uid_t uid)
 {
 	struct fm_ctx c;
@@ -753,7 +753,7 @@ static void limit_memlock(size_t bytes)
 #define SOMEBODY	4711
 #define ANOTHER		4712
 
-/* Everything that is pinned for a user counts, once, and is given back. */
+/* Everything that is pinned for a user is charged once, and uncharged again. */
 FM_TEST(charge, opener_against_the_callers_limit)
 {
 	void *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -776,7 +776,7 @@ FM_TEST(charge, opener_against_the_callers_limit)
 	EXPECT_EQ(0, take(second, page, FM_PAGE));
 	EXPECT_EQ(4 * FM_PAGE, fm_charged());
 	EXPECT_EQ(-ENOMEM, snapshot(second));
-	/* It is the opener's, whoever calls; and another user has its own. */
+	/* The opener's limit applies, whoever calls; another user has another limit. */
 	become(ANOTHER);
 	EXPECT_EQ(-ENOMEM, snapshot(second));
 	close(second);
@@ -796,7 +796,7 @@ FM_TEST(charge, opener_against_the_callers_limit)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* CAP_IPC_LOCK is exempt, at the call; the address space is counted all the same. */
+/* A caller with CAP_IPC_LOCK is exempt, but the pages still count for the address space. */
 FM_TEST(charge, cap_ipc_lock_is_exempt)
 {
 	int fd;
@@ -813,7 +813,7 @@ FM_TEST(charge, cap_ipc_lock_is_exempt)
 	EXPECT_EQ(FM_PAGE, fm_charged());
 	close(fd);
 	EXPECT_EQ(0, fm_charged());
-	/* Nothing was given back that was not charged. */
+	/* Pages that were not charged were not uncharged either. */
 	limit_memlock(FM_PAGE);
 	fd = context_of(SOMEBODY);
 	EXPECT_EQ(-ENOMEM, allocate(fd, 2 * FM_PAGE));
@@ -823,7 +823,7 @@ FM_TEST(charge, cap_ipc_lock_is_exempt)
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
-/* What the driver allocates for a context is of its cgroup's memory. */
+/* Memory that the driver allocates for a context is charged to its cgroup. */
 FM_TEST(charge, memory_cgroup)
 {
 	const char *current = "/sys/fs/cgroup/fermata-test-0/memory.current";
@@ -838,7 +838,7 @@ FM_TEST(charge, memory_cgroup)
 	fd = context_of(0);
 	before = fm_number_in(current, "");
 	ASSERT_EQ(0, allocate(fd, len));
-	/* Each processor counts some of it for itself. */
+	/* Each processor counts a part of it locally. */
 	EXPECT_LE(before + len / 2, fm_number_in(current, ""));
 	close(fd);
 	EXPECT_GT(before + len / 2, fm_number_in(current, ""));

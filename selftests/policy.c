@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Policies, chosen by name while jobs run, as the card sees what they do. */
+/* Policies, chosen by name while jobs run, and their effects as the card sees them. */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
@@ -19,7 +19,7 @@ static const char * const names[] = {
 
 static struct card_turn turns[MANY];
 
-/* Waits until n turns were taken on slot 0's engine, then tells of each tenant's time. */
+/* Waits for this many turns on the slot, then reads each tenant's time. */
 static void measure(int slot, const struct fm_ctx *c, struct card_run *runs, int n, int turns_wanted)
 {
 	u64 from = card_history_end();
@@ -28,12 +28,12 @@ static void measure(int slot, const struct fm_ctx *c, struct card_run *runs, int
 	card_runs_of(slot, c, runs, n);
 }
 
-/* A tenant's part, in percent. */
+/* A tenant's part of the time, in percent. */
 struct part {
 	u64 low, high;
 };
 
-/* Does each have its part of what all had between two times? since: NULL for the beginning. */
+/* Has each its part of the time of all since `since` (NULL: the beginning)? */
 static bool are_within(const struct card_run *runs, const struct card_run *since,
 		       const struct part *parts, int n)
 {
@@ -51,8 +51,8 @@ static bool are_within(const struct card_run *runs, const struct card_run *since
 }
 
 /*
- * Measures after each n turns until each has its part: where a timer was late the others get what one had
- * too much, but that takes turns. Returns whether it came to that.
+ * Measures after each turns_wanted turns until each has its part: if a timer was late, the others
+ * are compensated, but this takes some turns. Returns whether each got its part.
  */
 static bool measure_until(const struct fm_ctx *c, struct card_run *runs, const struct card_run *since,
 			  const struct part *parts, int n, int turns_wanted)
@@ -110,7 +110,7 @@ FM_TEST(policy, choosing_takes_cap_sys_admin)
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 }
 
-/* Everybody once, in the order of their STARTs, again and again. */
+/* All contexts run once each, in the order of their STARTs, again and again. */
 FM_TEST(policy, round_robin_is_cyclic)
 {
 	struct fm_ctx gate, c[TENANTS];
@@ -122,7 +122,7 @@ FM_TEST(policy, round_robin_is_cyclic)
 	from = card_history_end();
 	for (i = 0; i < TENANTS; i++) {
 		fm_tenant(&c[i], SLICE);
-		/* What other policies go by does not count. */
+		/* Parameters of other policies do not count. */
 		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, i ? 100 : 1000);
 		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, 16 + i);
 		fm_job_endless(&c[i]);
@@ -165,7 +165,7 @@ FM_TEST(policy, fair_by_weight)
 		fm_end_endless(&c[i]);
 }
 
-/* Runs a short job of c after one of before. What that START took, and what the driver charged for the job. */
+/* Runs a short job of c after one of before: how long the START took, and the time charged for the job. */
 static void run_after(struct fm_ctx *before, struct fm_ctx *c, u64 *took, u64 *charged)
 {
 	struct fermata_status st;
@@ -190,7 +190,7 @@ static void run_after(struct fm_ctx *before, struct fm_ctx *c, u64 *took, u64 *c
 	*charged = st.run_ns - since;
 }
 
-/* A relay loads all registers of a context, whatever was written before: the driver writes none to the slot. */
+/* A relay loads all registers of a context: the driver writes none to the slot. */
 static void writes_no_registers(struct __test_metadata *_metadata, struct fm_ctx *before, struct fm_ctx *c)
 {
 	u64 writes = card_register_writes(c->slot), ignored[2];
@@ -200,8 +200,8 @@ static void writes_no_registers(struct __test_metadata *_metadata, struct fm_ctx
 }
 
 /*
- * Whoever comes after a tenant that wrote all registers waits until they are cleared, but is not charged for that. The shortest
- * of some times is not one in which the machine was busy with something else.
+ * The tenant after one that wrote all registers waits until they are cleared, but is not charged
+ * for that. The shortest of several times is not distorted by other work of the machine.
  */
 FM_TEST(policy, defect_05_registers_of_a_neighbour)
 {
@@ -238,7 +238,7 @@ FM_TEST(policy, defect_05_registers_of_a_neighbour)
 	EXPECT_LT(charged[1], charged[0] + (took[1] - took[0]) / 4);
 }
 
-/* A weight holds from the moment in which it is set. */
+/* A weight takes effect at the moment at which it is set. */
 FM_TEST(policy, weight_changes_while_it_runs)
 {
 	static const struct part alike[] = { { 35, 65 }, { 35, 65 } };
@@ -265,7 +265,7 @@ FM_TEST(policy, weight_changes_while_it_runs)
 		fm_end_endless(&c[i]);
 }
 
-/* The highest first, until it is done; equals in turn; the lowest last. */
+/* The highest priority runs first, until it is done; equals take turns; the lowest runs last. */
 FM_TEST(policy, priority_order)
 {
 	enum { LOW, A, B, HIGH, ALL };
@@ -279,13 +279,13 @@ FM_TEST(policy, priority_order)
 	fm_gate_close(&gate);
 	from = card_history_end();
 	for (i = 0; i < ALL; i++) {
-		/* Equals last until they have had their turns, however late the host is. */
+		/* Jobs of equals are long enough for their turns, however slow the host is. */
 		fm_tenant_list(&c[i], SLICE, i == A || i == B ? 4000000 : 40000, i + 1, &e[i]);
 		fm_param(c[i].fd, FERMATA_PARAM_PRIORITY, priority[i]);
 		fm_must_start(&c[i]);
 	}
 	fm_gate_open(&gate);
-	/* That of HIGH is the first. */
+	/* The first turn is that of HIGH. */
 	card_until_turns(from, turns, MANY, 1 + 6);
 	card_speed(c[A].slot, 0);
 	for (i = 0; i < ALL; i++) {
@@ -293,7 +293,7 @@ FM_TEST(policy, priority_order)
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
 	}
 	n = card_order(from, turns, MANY);
-	/* Nobody above or beside waits: no slice ends. */
+	/* No slice ends while no job of the same or a higher priority waits. */
 	EXPECT_EQ(c[HIGH].token, turns[0].token);
 	EXPECT_EQ(c[LOW].token, turns[n - 1].token);
 	highs = card_turns_of(from, c[HIGH].token);
@@ -301,12 +301,12 @@ FM_TEST(policy, priority_order)
 	EXPECT_EQ(1, card_turns_of(from, c[LOW].token));
 	equals = n - 2;
 	EXPECT_LT(4, equals);
-	/* In turn as long as there are two: the last turns are those of one that is left. */
+	/* Turns alternate as long as there are two; the last turns are those of the remaining job. */
 	for (i = 0; i < equals && i < 6; i++)
 		EXPECT_EQ(c[i % 2 ? B : A].token, turns[1 + i].token);
 }
 
-/* One that is higher does not wait for the end of the slice. */
+/* A higher priority does not wait for the end of a slice. */
 FM_TEST(policy, priority_at_once)
 {
 	struct fm_expect el, eh;
@@ -331,7 +331,7 @@ FM_TEST(policy, priority_at_once)
 		{ 0, CARD_RESUME, &low }, { 0, CARD_FINISHED, &low } }, 7));
 }
 
-/* Without the starvation boost the lower one gets nothing; with the boost, its turns. */
+/* Without the starvation boost the lower priority gets nothing; with the boost it gets turns. */
 FM_TEST(policy, boost_keeps_low_priority_alive)
 {
 	struct fm_ctx low, high;
@@ -354,7 +354,7 @@ FM_TEST(policy, boost_keeps_low_priority_alive)
 	fm_policy(FERMATA_POLICY_PRIORITY, 20 * FM_MS);
 	card_until_turns(from, turns, MANY, 11);
 	EXPECT_NE(FERMATA_STATE_DONE, fm_state(high.fd));
-	/* One of the lower, one of the higher. */
+	/* Turns of both priorities alternate. */
 	EXPECT_LE(5, card_turns_of(from, low.token));
 	fm_end_endless(&high);
 	fm_end_endless(&low);
@@ -385,8 +385,8 @@ FM_TEST(policy, deadline_keeps_budgets)
 	enum { SHORT, WIDE, OTHER, ANOTHER, ALL };
 	struct card_run run[ALL];
 	/*
-	 * A quarter of all time each, of which a busy machine takes what it wants; by weight they
-	 * would have a ten-thousandth.
+	 * A quarter of all time each, less what a busy machine takes; by weight they would get a
+	 * ten-thousandth.
 	 */
 	static const struct part parts[] = { { 4, 100 }, { 4, 100 }, { 0, 100 }, { 0, 100 } };
 	struct fm_ctx gate, c[ALL];
@@ -411,7 +411,7 @@ FM_TEST(policy, deadline_keeps_budgets)
 		fm_must_start(&c[i]);
 	begin = fm_now();
 	fm_gate_open(&gate);
-	/* What a late timer has given above a budget is a debt, and paid back later. */
+	/* Time beyond a budget, because of a late timer, is a debt that is paid back later. */
 	end = begin + FM_GUARD_MS / 2 * FM_MS;
 	do {
 		measure(c[0].slot, c, run, ALL, 400);
@@ -430,7 +430,7 @@ FM_TEST(policy, deadline_keeps_budgets)
 		fm_end_endless(&c[i]);
 }
 
-/* The earlier deadline goes first, at once. */
+/* The earlier deadline preempts at once. */
 FM_TEST(policy, deadline_earliest_first)
 {
 	struct fm_expect el, es;
@@ -444,7 +444,7 @@ FM_TEST(policy, deadline_earliest_first)
 	if (!one_slot(late.fd))
 		SKIP(return, "several slots with one engine");
 	ASSERT_EQ(0, reserve(late.fd, 4000 * FM_MS, 10000 * FM_MS, 10000 * FM_MS));
-	/* Far more than its job takes, however long its engine is held up. */
+	/* Far more than its job takes, however long its engine is delayed. */
 	ASSERT_EQ(0, reserve(soon.fd, 1600 * FM_MS, 4000 * FM_MS, 4000 * FM_MS));
 	card_speed(late.slot, 1);
 	fm_must_start(&late);
@@ -459,7 +459,7 @@ FM_TEST(policy, deadline_earliest_first)
 		{ 0, CARD_RESUME, &late }, { 0, CARD_FINISHED, &late } }, 7));
 }
 
-/* A cap holds although the slot is free, under any policy. */
+/* A cap holds although the slot is vacant, under any policy. */
 FM_TEST(policy, cap_while_the_slot_is_free)
 {
 	struct fermata_status st;
@@ -486,7 +486,7 @@ FM_TEST(policy, cap_while_the_slot_is_free)
 	TH_LOG("%d turns, %d ms of %d", (int)(run.starts + run.resumes),
 	       (int)(run.run_ns / FM_MS), (int)(elapsed / FM_MS));
 	EXPECT_TRUE(throttled);
-	/* 20 %, and 100 ms that were saved up at most. */
+	/* 20 %, and at most 100 ms that were saved up. */
 	EXPECT_GE(40, run.run_ns * 100 / elapsed);
 	EXPECT_LT(0, run.resumes);
 	fm_param(c.fd, FERMATA_PARAM_CAP, 0);
@@ -494,7 +494,7 @@ FM_TEST(policy, cap_while_the_slot_is_free)
 	fm_end_endless(&c);
 }
 
-/* All policies in turn under jobs that run: nothing is lost, nothing is done twice. */
+/* All policies in turn while jobs run: no work is lost or done twice. */
 FM_TEST(policy, switched_while_jobs_run)
 {
 	struct fm_ctx gate, c[TENANTS];

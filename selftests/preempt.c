@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Taking a job off its slot: by request, and when the engine does not want to. */
+/* Taking a job off its slot: on request, and if the engine does not cooperate. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"
@@ -16,8 +16,8 @@ static void slow_list(struct fm_ctx *c, u64 us, u64 seed, struct fm_expect *e)
 }
 
 /*
- * A job that must not end before it is held has seconds of work.  The emulated card then ends it at
- * once; a card without a control socket, as in a virtual machine in the machine, does not.
+ * A job that must not end before it is held has seconds of work.  The emulated card can then end it
+ * at once; a card without a control socket, as in a nested virtual machine, cannot.
  */
 #define LONG	(card_present() ? 3000000 : 10000000)
 
@@ -58,7 +58,7 @@ FM_TEST(any, hold_and_resume)
 	EXPECT_EQ(5, st.preemptions);
 }
 
-/* It stays off the slot, also when that is free. */
+/* A held job stays off the slot, even if the slot is vacant. */
 FM_TEST(any, held_stays_held)
 {
 	struct fermata_status a, b;
@@ -83,7 +83,7 @@ FM_TEST(any, held_stays_held)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* What is declared is read when the job is preempted, too. */
+/* Declared results are also read when the job is preempted. */
 FM_TEST(any, point_09_results_captured_at_preemption)
 {
 	struct fm_expect e, eo;
@@ -107,7 +107,7 @@ FM_TEST(any, point_09_results_captured_at_preemption)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* While the job is restored, the slot's registers are not the job's: results are those of its hold. */
+/* During a restore the slot's registers are not the job's: results are those of the hold. */
 FM_TEST(preempt, results_while_it_is_restored)
 {
 	struct fermata_status st;
@@ -133,7 +133,7 @@ FM_TEST(preempt, results_while_it_is_restored)
 		fm_until_state(c.fd, FERMATA_STATE_RUNNING);
 		declared = fm_reg_read(c.fd, 0x38, &again);
 		undeclared = fm_reg_read(c.fd, FM_REG_TAG, &other);
-		/* On a machine that is slow, once more. */
+		/* Try again if the machine was too slow. */
 		restores = strstr(card_cmd("state slot=%d", c.slot), "phase=restoring");
 	} while (!restores);
 	EXPECT_EQ(0, declared);
@@ -198,7 +198,7 @@ FM_TEST(preempt, hold_while_queued)
 	card_until_runs(a.slot, a.token);
 	ASSERT_EQ(0, fm_start(b.fd));
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(b.fd));
-	/* To the end of a queue in which it stands alone. */
+	/* To the end of a queue in which it is alone. */
 	ASSERT_EQ(0, fm_preempt(b.fd, 0));
 	EXPECT_EQ(FERMATA_STATE_QUEUED, fm_state(b.fd));
 	ASSERT_EQ(0, fm_preempt(b.fd, FERMATA_PREEMPT_HOLD));
@@ -217,7 +217,7 @@ FM_TEST(preempt, hold_while_queued)
 	ASSERT_GOOD(fm_job_wrong(&b, &e));
 }
 
-/* Alone, and not to be held: it goes to the end of an empty queue and runs on. */
+/* A job that is preempted without hold, with no other waiting, continues at once. */
 FM_TEST(preempt, preempt_alone_runs_on)
 {
 	struct fermata_status st;
@@ -245,7 +245,7 @@ FM_TEST(preempt, preempt_alone_runs_on)
 	EXPECT_EQ(1, run.resumes);
 }
 
-/* PAUSE came first: the job is paused, and its rest is done after the resume. */
+/* PAUSE came first: the job is paused, and the rest of its work is done after the resume. */
 FM_TEST(preempt, point_02_pause_before_finish)
 {
 	struct card_run run;
@@ -277,7 +277,7 @@ FM_TEST(preempt, point_02_finish_beats_pause)
 
 	for (hold = 0; hold < 2; hold++) {
 		slow_list(&b, 2000, 3, &eb);
-		/* At its end it waits for the PAUSE, to finish in the same moment. */
+		/* At the end of its work the job waits for the PAUSE, to finish just then. */
 		slow_list(&c, 3000, 4, &e);
 		card_fault(c.slot, "finish_on_pause=1");
 		ASSERT_EQ(0, fm_start(c.fd));
@@ -302,7 +302,7 @@ FM_TEST(preempt, point_02_finish_beats_pause)
 	}
 }
 
-/* The same at the end of a slice, with somebody waiting. */
+/* The same at the end of a slice, while another job waits. */
 FM_TEST(preempt, point_02_finish_beats_pause_of_a_slice)
 {
 	struct fm_expect e, eb;
@@ -320,7 +320,7 @@ FM_TEST(preempt, point_02_finish_beats_pause_of_a_slice)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* PAUSE is a pulse, and one was not heard: it is given again. */
+/* PAUSE is a pulse: a lost PAUSE is written again. */
 FM_TEST(preempt, point_01_lost_pause_is_reissued)
 {
 	struct fm_expect e;
@@ -344,8 +344,8 @@ FM_TEST(preempt, point_01_lost_pause_is_reissued)
 }
 
 /*
- * An order is held by the slot until the run that it follows ends. So it is written once, however early: also
- * while the job is loaded, or restored.
+ * The slot keeps an order until the run that it refers to ends. So an order is written once,
+ * however early, even while the job is loaded or restored.
  */
 FM_TEST(preempt, order_is_not_repeated)
 {
@@ -365,7 +365,7 @@ FM_TEST(preempt, order_is_not_repeated)
 	for (i = 1; i <= 20; i++) {
 		ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 		fm_wait(c.fd, FERMATA_EVENT_HELD);
-		/* One to begin, and one to stop. */
+		/* One order to start, and one to stop. */
 		EXPECT_EQ(orders + 2 * i, card_counter(c.slot, "orders"));
 		ASSERT_EQ(0, fm_resume(c.fd));
 	}
@@ -377,7 +377,7 @@ FM_TEST(preempt, order_is_not_repeated)
 	EXPECT_EQ(pauses, card_counter(c.slot, "pauses_dropped"));
 }
 
-/* While it restores, the engine does not hear; an order aborts the restore. Still both go on. */
+/* A restoring engine ignores PAUSE; an order aborts the restore. Both jobs still progress. */
 FM_TEST(preempt, point_12_pause_during_restore)
 {
 	struct fermata_status st;
@@ -423,7 +423,7 @@ FM_TEST(preempt, point_12_pause_during_restore)
 	ASSERT_GOOD(fm_job_wrong(&c[0], &e[0]));
 }
 
-/* Preempted right after its resume, again and again: it gets on. */
+/* A job that is preempted right after its resume, again and again, makes progress. */
 FM_TEST(preempt, point_12_preempt_right_after_resume)
 {
 	struct fm_expect e;
@@ -449,7 +449,7 @@ FM_TEST(preempt, point_12_preempt_right_after_resume)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* The guilty one fails, with ETIME; the slot is reset and goes on with the other. */
+/* The guilty job fails with ETIME; the slot is reset and runs the other job. */
 static void does_not_pause(struct __test_metadata *_metadata, const char *fault)
 {
 	struct fermata_status st;
@@ -496,7 +496,7 @@ FM_TEST(preempt, point_04_hung_engine)
 	does_not_pause(_metadata, "hang=1");
 }
 
-/* A hung slot is no other slot's trouble. */
+/* A hung slot does not affect other slots. */
 FM_TEST(preempt, point_04_other_slots_go_on_while_one_hangs)
 {
 	struct fermata_status st;
@@ -548,7 +548,7 @@ FM_TEST(preempt, slow_save_within_the_timeout)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* A base card cannot say that a save was torn: it does not answer, and that should not take long. */
+/* A base card cannot report a torn save: it does not respond, and the timeout should be short. */
 static void until_torn(struct fm_ctx *c)
 {
 	if (card_base())
@@ -582,7 +582,7 @@ FM_TEST(preempt, point_03_torn_save_fails_the_job)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* Saves a job that was saved whole before, torn after so many bytes: NULL or what is wrong. */
+/* Tears the save of a job after this many bytes; an older snapshot is complete. NULL or an error. */
 static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
 {
 	struct fermata_status st;
@@ -618,7 +618,7 @@ static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
 	return run.resumes == before.resumes + 1 ? NULL : "it was resumed from the snapshot before";
 }
 
-/* Whatever the byte, and although a whole snapshot was there before; others are not concerned. */
+/* At any byte, and despite an older complete snapshot; other jobs are not affected. */
 FM_TEST(preempt, point_03_save_torn_at_any_byte)
 {
 	unsigned int bytes, all = 4096, next;
@@ -627,7 +627,7 @@ FM_TEST(preempt, point_03_save_torn_at_any_byte)
 
 	slow_list(&c, LONG, 3, &e);
 	fm_ctx_new(&other, FM_LIST, 64 * 1024);
-	/* Every byte of the engine's state; of the zeros behind it some, and a save that lacks nothing. */
+	/* Every byte of the engine's state, some of the zeros after it, and a complete save. */
 	for (bytes = 0; bytes <= all; bytes = next) {
 		next = bytes < 33 ? bytes + (card_base() ? 7 : 1) : bytes < all ? bytes * 2 : all + 1;
 		if (next > all && bytes < all)
@@ -643,7 +643,7 @@ FM_TEST(preempt, point_03_save_torn_at_any_byte)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* The job that runs is preempted, and its save torn: what comes of it at once. */
+/* Preempts the running job, and tears its save; reads the status at once. */
 static void tear(struct fm_ctx *c, u32 flags, struct fermata_status *st)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -663,7 +663,7 @@ static void tear(struct fm_ctx *c, u32 flags, struct fermata_status *st)
 	} while (st->replays == before.replays && st->state != FERMATA_STATE_FAILED);
 }
 
-/* It begins anew, from no snapshot at all, and the result is right to the byte. */
+/* A replayable job restarts without any snapshot, and the result is right to the byte. */
 FM_TEST(preempt, point_03_replayable_job_begins_anew)
 {
 	struct fermata_status st;
@@ -674,7 +674,7 @@ FM_TEST(preempt, point_03_replayable_job_begins_anew)
 	if (card_base())
 		SKIP(return, "the card does not tell of a save that breaks off");
 	slow_list(&c, LONG, 3, &e);
-	/* What is torn later has overwritten a snapshot that was whole. */
+	/* A later torn save has overwritten a complete snapshot. */
 	ASSERT_EQ(0, fm_start_replayable(c.fd));
 	card_until_runs(c.slot, c.token);
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
@@ -696,14 +696,14 @@ FM_TEST(preempt, point_03_replayable_job_begins_anew)
 	card_run_of(c.slot, c.token, &run);
 	EXPECT_EQ(2, run.starts);
 	EXPECT_EQ(1, run.resumes);
-	/* The next job has a count of its own. */
+	/* The next job has its own count. */
 	fm_job_list(&c, 100, 1000, 8, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	fm_status(c.fd, &st);
 	EXPECT_EQ(0, st.replays);
 }
 
-/* A card that tears every save does not keep it going for ever. */
+/* Replays are limited, even if the card tears every save. */
 FM_TEST(preempt, point_03_replays_come_to_an_end)
 {
 	struct fermata_status st;
@@ -735,7 +735,7 @@ FM_TEST(preempt, point_03_replays_come_to_an_end)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* Held as its owner wished, at its beginning; registers that are written then count. */
+/* A job with a torn save is held, as requested, at its beginning; register writes take effect. */
 FM_TEST(preempt, point_03_replayable_job_is_held_at_its_beginning)
 {
 	struct fermata_status st;
@@ -766,7 +766,7 @@ FM_TEST(preempt, point_03_replayable_job_is_held_at_its_beginning)
 	EXPECT_EQ(1, st.replays);
 }
 
-/* Two that share a slot by slices: whoever's save is torn begins anew, the other goes on. */
+/* Two jobs share a slot in slices: the job whose save is torn restarts, the other one continues. */
 FM_TEST(preempt, point_03_replays_beside_another_job)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -801,7 +801,7 @@ FM_TEST(preempt, point_03_replays_beside_another_job)
 	EXPECT_EQ(3, st[0].replays + st[1].replays);
 }
 
-/* An engine that hangs would hang again; nor can a base card's torn save be told from it. */
+/* An engine that hangs would hang again; a torn save of a base card looks the same. */
 FM_TEST(preempt, point_03_no_replay_after_a_timeout)
 {
 	static const char *const faults[] = { "hang=1", "ignore_pause=all", "save_torn=8" };
@@ -828,7 +828,7 @@ FM_TEST(preempt, point_03_no_replay_after_a_timeout)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* What a job left in the snapshot buffer is not the next one's. */
+/* The snapshot that a job left in the buffer is not restored for the next job. */
 FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
 {
 	struct card_run run;
@@ -853,7 +853,7 @@ FM_TEST(preempt, point_03_new_job_does_not_start_from_an_old_snapshot)
 	EXPECT_EQ(1, run.resumes);
 }
 
-/* No tenant and no engine reaches a snapshot: the checker watches the buffers' pages. */
+/* No tenant and no engine can access a snapshot: the checker watches the pages of the buffers. */
 FM_TEST(preempt, point_07_snapshot_is_outside_of_every_arena)
 {
 	struct fm_expect e[2];
@@ -875,7 +875,7 @@ FM_TEST(preempt, point_07_snapshot_is_outside_of_every_arena)
 	/* resume_forged and snapshot_in_arena count against the test in its teardown. */
 }
 
-/* Held, a register rewritten, resumed: what was written counts from there on. */
+/* A register that is written while the job is held takes effect when the job is resumed. */
 FM_TEST(preempt, deferred_write_while_held)
 {
 	struct fm_expect e;
@@ -888,7 +888,7 @@ FM_TEST(preempt, deferred_write_while_held)
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_HELD);
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &v));
-	/* The same walk, with an end that is not far. */
+	/* The same walk, with a nearer end. */
 	ASSERT_EQ(0, fm_reg_write(c.fd, 0x38, v + 5000));
 	fast(&c);
 	ASSERT_EQ(0, fm_resume(c.fd));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Job queues in user memory: posting costs no call, an empty queue leaves the slot, a doorbell
- * brings it back, and what is queued is preempted, held and preferred as single jobs are.
+ * Job queues in user memory: posting needs no call, a job with an empty queue leaves the slot, a
+ * doorbell makes it return, and queue jobs are preempted, held and preferred like other jobs.
  */
 #include "kselftest_harness.h"
 #include <poll.h>
@@ -18,7 +18,7 @@ static bool no_queues(void)
 	return fm_slot_of(FM_QUEUE) < 0;
 }
 
-/* An engine of the base profile stays where it is, and looks. */
+/* A queue engine of the base profile stays on its slot, and polls its queue. */
 static bool never_leaves(void)
 {
 	return no_queues() || card_base();
@@ -49,7 +49,7 @@ static u32 op_of(u64 n)
 	return FERMATA_QUEUE_OP_COPY + n % 4;
 }
 
-/* The data and the job with number q->tail. */
+/* Posts the job with number q->tail, and its data. */
 static void post_next(struct fm_queue *q)
 {
 	u64 n = q->tail;
@@ -84,7 +84,7 @@ static const char *reap_next(struct fm_queue *q)
 	}
 }
 
-/* Posts so many jobs as there is room, and checks them. */
+/* Posts jobs as long as there is room, and checks them. */
 static const char *run_jobs(struct fm_queue *q, u64 jobs)
 {
 	u64 end = q->tail + jobs;
@@ -104,7 +104,7 @@ static void until_empty(struct fm_queue *q)
 	fm_wait(q->c.fd, FERMATA_EVENT_EMPTY);
 }
 
-/* One that does not end before the card is fast: a second of work. */
+/* Posts a job that does not end until the card is fast: a second of work. */
 static void post_long(struct fm_queue *q)
 {
 	u8 *data = q->c.mem + q->data;
@@ -156,7 +156,7 @@ FM_TEST(queue, empty_leaves_the_slot)
 	ASSERT_GOOD(run_jobs(&q, 5));
 	EXPECT_LE(1, q.rings);
 	until_empty(&q);
-	/* For nothing: it looks, and leaves. */
+	/* A needless doorbell: the engine finds no job, and leaves. */
 	fm_status(q.c.fd, &before);
 	EXPECT_EQ(0, fm_ring(q.c.fd));
 	until_empty(&q);
@@ -164,7 +164,7 @@ FM_TEST(queue, empty_leaves_the_slot)
 	EXPECT_EQ(before.slices + 1, after.slices);
 }
 
-/* One at a time, each when the engine may be about to leave: who waits in vain is told by reap. */
+/* Jobs one at a time, when the engine may be about to leave; reap dies if a job is never done. */
 FM_TEST(queue, no_doorbell_is_lost)
 {
 	u32 jobs = fm_is_slow() ? 300 : 3000, i;
@@ -183,8 +183,8 @@ FM_TEST(queue, no_doorbell_is_lost)
 }
 
 /*
- * The engine tells of its last completion, and then leaves. Both are read in one go; the interrupt
- * that comes behind is not spurious.
+ * The engine reports its last completion, and then leaves. The driver may read both at once; the
+ * interrupt that follows is not spurious.
  */
 FM_TEST(queue, leaving_is_no_storm)
 {
@@ -208,7 +208,7 @@ FM_TEST(queue, leaving_is_no_storm)
 	EXPECT_GT(spurious + 30, fm_sysfs_number(q.c.slot, "spurious_interrupts"));
 }
 
-/* Two tenants' queues and their jobs in hand survive each other's slices. */
+/* Two tenants' queues, and the jobs that their engines have taken, survive each other's slices. */
 FM_TEST(queue, preempted)
 {
 	struct fermata_status st;
@@ -272,7 +272,7 @@ FM_TEST(queue, held)
 	fm_queue_tell(&q);
 	card_until_runs(q.c.slot, q.c.token);
 	fm_hold(&q.c);
-	/* A doorbell ends no hold. */
+	/* A doorbell does not end a hold. */
 	EXPECT_EQ(0, fm_ring(q.c.fd));
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(q.c.fd));
 	card_speed(q.c.slot, 0);
@@ -292,7 +292,7 @@ FM_TEST(queue, held)
 	ASSERT_GOOD(reap_next(&q));
 }
 
-/* Completions are told while the engine works on, so many at a time. */
+/* Completions are reported in batches while the engine continues to work. */
 FM_TEST(queue, completions_are_told)
 {
 	struct pollfd p = { .events = POLLRDBAND };
@@ -304,7 +304,7 @@ FM_TEST(queue, completions_are_told)
 		SKIP(return, "no engine tells");
 	fm_queue_new(&q, ENTRIES, DATA, 4, 1000000);
 	until_empty(&q);
-	/* Its leaving may have told of what is complete. */
+	/* When it left, the engine may have reported complete jobs. */
 	fm_wait_until(q.c.fd, FERMATA_EVENT_COMPLETED, 0, NULL);
 	efd = fm_eventfd_of(q.c.fd, FERMATA_EVENT_COMPLETED);
 	p.fd = q.c.fd;
@@ -314,7 +314,7 @@ FM_TEST(queue, completions_are_told)
 	card_speed(q.c.slot, 1);
 	for (i = 0; i < 4; i++)
 		post_next(&q);
-	/* So it stays. */
+	/* This job keeps the engine on its slot. */
 	post_long(&q);
 	fm_queue_tell(&q);
 	fm_wait(q.c.fd, FERMATA_EVENT_COMPLETED);
@@ -334,7 +334,7 @@ FM_TEST(queue, completions_are_told)
 	close(efd);
 }
 
-/* A few are told when the first of them has waited long enough. */
+/* A few completions are reported when the first of them has waited long enough. */
 FM_TEST(queue, completions_are_told_in_time)
 {
 	struct fm_queue q;
@@ -353,7 +353,7 @@ FM_TEST(queue, completions_are_told_in_time)
 	EXPECT_FALSE(fm_queue_is_complete(&q, 1));
 }
 
-/* The counter of completion events reads all-ones: the status, read once more, tells that the card is there. */
+/* The counter of completion events reads all-ones: the status, read again, shows the card is there. */
 FM_TEST(queue, an_event_counter_that_reads_ones)
 {
 	struct fm_queue q;
@@ -372,7 +372,7 @@ FM_TEST(queue, an_event_counter_that_reads_ones)
 	post_long(&q);
 	fm_queue_tell(&q);
 	fm_sleep_us(50000);
-	/* Few for each event, and for each look at the slot. */
+	/* A few reads for each event, and for each poll of the slot. */
 	EXPECT_GE(reads + 100, card_counter(q.c.slot, "reads_status"));
 	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(q.c.fd));
 	card_fault(q.c.slot, "ones=0");
@@ -385,7 +385,7 @@ FM_TEST(queue, an_event_counter_that_reads_ones)
 #define RATE	100	/* completion interrupts in a second, the lowest that can be set */
 #define AT_ONCE	32	/* after a quiet time */
 
-/* The interrupts that the driver's handler has been called for. */
+/* How many interrupts the driver's handler was called for. */
 static u64 handled_irqs(void)
 {
 	FILE *file = fopen("/proc/interrupts", "r");
@@ -405,7 +405,7 @@ static u64 handled_irqs(void)
 	return sum;
 }
 
-/* A ring that is full for ever: the engine goes round, and tells of each job. */
+/* Makes a ring that is always full: the engine goes round, and reports each job. */
 static void make_endless(struct fm_queue *q)
 {
 	u32 i;
@@ -420,9 +420,9 @@ static void make_endless(struct fm_queue *q)
 }
 
 /*
- * A ring that is full for ever, an event for each job: the card tells of all, and is looked at as
- * often as the rate allows, and once in 10 ms. Nobody is left without his completions, and a PAUSE
- * is answered.
+ * A ring is always full, with an event for each job: the card reports all, and the driver reads
+ * them as often as the rate allows, and every 10 ms. No program misses completions, and PAUSE still
+ * works.
  */
 FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 {
@@ -441,7 +441,7 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 	reads = card_counter(ring.c.slot, "reads_status");
 	events = card_counter(ring.c.slot, "events");
 	ASSERT_EQ(0, fm_start(ring.c.fd));
-	/* So long that looking at each event would be too often by far. */
+	/* Until handling each event would have exceeded the limit by far. */
 	do {
 		ASSERT_GT(end, fm_now());
 		fm_sleep_us(100000);
@@ -452,14 +452,14 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 	TH_LOG("%llu looks, at most %llu are allowed", (unsigned long long)looks,
 	       (unsigned long long)allowed);
 	EXPECT_LE(looks, allowed);
-	/* A PAUSE is answered, also when the vector is off. */
+	/* A PAUSE works even while the vector is off. */
 	for (i = 0; i < 20; i++) {
 		fm_hold(&ring.c);
 		ASSERT_EQ(0, fm_resume(ring.c.fd));
 		card_until_runs(ring.c.slot, ring.c.token);
 	}
 	fm_ctx_close(&ring.c);
-	/* Each job is told of, also those that are complete while the vector is off. */
+	/* Every job is reported, even jobs that complete while the vector is off. */
 	fm_queue_new(&q, 256, DATA, 1, 0);
 	for (i = 0; i < 200; i++)
 		post_next(&q);
@@ -475,7 +475,7 @@ FM_TEST(queue, defect_14_completion_interrupts_are_bounded)
 
 /*
  * Two such rings take turns: the card knows in advance when each is to be saved, and the driver
- * looks away from completions until then all the same.
+ * still switches completion interrupts off until then.
  */
 FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 {
@@ -492,7 +492,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	fm_module_reload("completion_rate=100");
 	for (i = 0; i < 2; i++) {
 		make_endless(&rings[i]);
-		/* Few turns: many events come in each, on a slow machine, too. */
+		/* Long turns, so that many events occur in each, even on a slow machine. */
 		fm_param(rings[i].c.fd, FERMATA_PARAM_TIMESLICE, 10 * FM_MS);
 		ASSERT_EQ(0, fm_start(rings[i].c.fd));
 	}
@@ -503,7 +503,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	begin = fm_now();
 	count = handled_irqs();
 	events = card_counter(rings[0].c.slot, "events");
-	/* Three interrupts for each turn: its end, and what comes before the vector is off again. */
+	/* Three interrupts for each turn: its end, and those before the vector is off again. */
 	do {
 		ASSERT_GT(end, fm_now());
 		fm_sleep_us(100000);
@@ -525,7 +525,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
-/* What an urgent tenant posts goes before another one's queue, which is saved for it. */
+/* Work that an urgent tenant posts preempts another tenant's queue, which is saved. */
 FM_TEST(queue, urgent_work_first)
 {
 	struct fm_queue be, lc;
@@ -555,7 +555,7 @@ FM_TEST(queue, urgent_work_first)
 		EXPECT_EQ(0, fm_queue_reap(&be).error);
 }
 
-/* It is announced, and the slot is vacant when the doorbell rings. */
+/* A hint announces the work, and the slot is vacant when the doorbell rings. */
 FM_TEST(queue, hint_before_a_doorbell)
 {
 	struct fermata_status st;
@@ -574,18 +574,18 @@ FM_TEST(queue, hint_before_a_doorbell)
 	EXPECT_EQ(0, st.hints_wasted);
 }
 
-/* --- memory that does not keep to it ------------------------------------------------------ */
+/* --- memory that violates the format ------------------------------------------------------ */
 
 static void scribble(struct fm_queue *q, u64 seed)
 {
 	u64 *words = (u64 *)q->c.mem, n;
 
-	/* The engine finds a window around all of it, so most of this is a job. */
+	/* All addresses are within the window, so most of these words make a job. */
 	for (n = 0; n < q->data / 8; n++)
 		words[n] = fm_splitmix(seed + n) & (n % 3 ? ~0ULL : 0xffff0007);
 }
 
-/* Whatever stands in a queue is its owner's matter. */
+/* Bad contents of a queue affect only its owner. */
 FM_TEST(queue, hostile_memory)
 {
 	struct fermata_status st;
@@ -618,7 +618,7 @@ FM_TEST(queue, bad_input)
 		SKIP(return, "no slot with a queue engine");
 	fm_queue_make(&q, ENTRIES, DATA, 0, 0);
 	EXPECT_EQ(-ENOENT, fm_ring(q.c.fd));
-	/* Nobody knows how far it had come; a base card does not tell that it is a queue. */
+	/* Its progress would be unknown; the driver does not know queues of a base card. */
 	if (!card_base())
 		EXPECT_EQ(-EINVAL, fm_start_replayable(q.c.fd));
 	fm_ctx_close(&q.c);
@@ -654,14 +654,14 @@ FM_TEST(queue, dies_in_every_state)
 	}
 }
 
-/* --- snapshots that travel --------------------------------------------------------------- */
+/* --- snapshots that are moved ------------------------------------------------------------ */
 
 static void *moved(const struct fm_queue *to, const struct fm_queue *from, const void *p)
 {
 	return to->c.mem + ((const u8 *)p - from->c.mem);
 }
 
-/* The held queue goes on in another context; the first is closed. 0 or an errno. */
+/* Continues the held queue in another context, and closes the first: 0 or an errno. */
 static int move(struct fm_queue *there, struct fm_queue *here)
 {
 	struct fm_parcel parcel;
@@ -680,7 +680,7 @@ static int move(struct fm_queue *there, struct fm_queue *here)
 	return rc;
 }
 
-/* With jobs in hand and others that wait; none is lost, none is done twice. */
+/* With jobs that the engine has taken and others that wait; none is lost or done twice. */
 FM_TEST(queue, point_07_travels_with_its_jobs)
 {
 	struct fermata_queue_status status;
@@ -696,7 +696,7 @@ FM_TEST(queue, point_07_travels_with_its_jobs)
 	while (fm_queue_has_room(&here))
 		post_long(&here);
 	ASSERT_EQ(0, fm_start(here.c.fd));
-	/* The engine has jobs in hand. */
+	/* Wait until the engine has taken jobs. */
 	while (!__atomic_load_n(&here.control->head, __ATOMIC_ACQUIRE))
 		fm_sleep_us(1000);
 	fm_hold(&here.c);
@@ -715,7 +715,7 @@ FM_TEST(queue, point_07_travels_with_its_jobs)
 	fm_wait(there.c.fd, FERMATA_EVENT_DONE);
 }
 
-/* It looks at its queue when it has arrived, and leaves again. */
+/* After the move the engine checks its queue, and leaves again. */
 FM_TEST(queue, point_07_travels_while_it_is_empty)
 {
 	struct fm_queue here, there;

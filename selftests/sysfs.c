@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The files of card and slots below /sys/class/fermata, against what the calls say. */
+/* The files of card and slots below /sys/class/fermata, compared with what calls return. */
 #include "kselftest_harness.h"
 #include <dirent.h>
 #include <linux/capability.h>
@@ -22,14 +22,14 @@ static const char *const of_slot[] = {
 	"save_ns", "restore_ns"
 };
 
-/* What tells of tenants is for root, and "monitor" and "histograms" for a group besides. */
+/* Files about tenants are for root only, "monitor" and "histograms" also for a group. */
 static const char *const for_all[] = {
 	"engine", "state", "polled", "exclusive", "save_ns", "restore_ns"
 };
 
 #define COUNT(a)	(sizeof(a) / sizeof((a)[0]))
 
-/* The folder of the card, remembered for when it is not there. */
+/* The folder of the card; cached for the time when it is missing. */
 static const char *folder(void)
 {
 	static char path[64];
@@ -55,7 +55,7 @@ static const char *path_of(int slot, const char *name)
 	return path;
 }
 
-/* What stands in an open file, without its newline: its length, or a negative errno. */
+/* Reads an open file, without its newline: the length, or a negative errno. */
 static int read_open(int fd, char *text, size_t size)
 {
 	ssize_t n = pread(fd, text, size - 1, 0);
@@ -143,7 +143,7 @@ static void check_slot(struct __test_metadata *_metadata, int slot)
 	EXPECT_EQ(info.resets, number_of(slot, "resets"));
 	EXPECT_EQ(info.timeouts, number_of(slot, "timeouts"));
 	EXPECT_EQ(info.storms, number_of(slot, "storms"));
-	/* One that comes late counts at any time. */
+	/* A late interrupt may count at any time. */
 	EXPECT_LE(info.spurious, number_of(slot, "spurious_interrupts"));
 	EXPECT_EQ(info.busy_ns, number_of(slot, "busy_ns"));
 	EXPECT_EQ(info.save_ns, number_of(slot, "save_ns"));
@@ -174,7 +174,7 @@ FM_TEST(sysfs, slots_as_the_calls_have_them)
 
 #define HISTOGRAM_LINE	4096
 
-/* A line of the histograms: what the call says of the same one. */
+/* Makes a line of the histograms from what the call returns for the same histogram. */
 static void expected_line(int slot, const char *name, const struct fm_histogram *h, char *line)
 {
 	int n, i;
@@ -220,7 +220,7 @@ FM_TEST(sysfs, histograms_as_the_calls_have_them)
 			expected_line(slot, histograms[i], &h, want);
 			ASSERT_EQ(HISTOGRAM_LINE, pread(fd, text, HISTOGRAM_LINE, at));
 			EXPECT_EQ(0, memcmp(want, text, HISTOGRAM_LINE));
-			/* In whatever pieces it is read. */
+			/* A read in pieces gives the same. */
 			for (n = 0; n < HISTOGRAM_LINE; n += 7)
 				ASSERT_LT(0, pread(fd, text + n, 7, at + n));
 			EXPECT_EQ(0, memcmp(want, text, HISTOGRAM_LINE));
@@ -230,7 +230,7 @@ FM_TEST(sysfs, histograms_as_the_calls_have_them)
 	close(fd);
 }
 
-/* The time of a group, that of closed contexts included. */
+/* The time of a group includes that of closed contexts. */
 FM_TEST(sysfs, monitor_has_the_time_of_groups)
 {
 	struct fermata_group group = { .size = sizeof(group) };
@@ -259,7 +259,7 @@ FM_TEST(sysfs, monitor_has_the_time_of_groups)
 	EXPECT_EQ(1, i);
 }
 
-/* Who is on a slot, for as long as he is. */
+/* The file shows the context on a slot for as long as it is there. */
 FM_TEST(card, the_context_on_a_slot)
 {
 	u64 starts, card_starts;
@@ -297,7 +297,7 @@ static bool is_standard(const char *name)
 	return false;
 }
 
-/* How many files there are in the folder besides the names, slot folders left out, or that are missing. */
+/* How many files of the folder, without slot folders, are unexpected or missing. */
 static int differing(int slot, const char *const *names, size_t count)
 {
 	DIR *dir = opendir(path_of(slot, ""));
@@ -350,7 +350,7 @@ FM_TEST(sysfs, policy_and_boost_are_written)
 	fm_policy_get(&policy);
 	EXPECT_STREQ("priority", policy.name);
 	EXPECT_EQ(50, policy.boost_ms);
-	/* The others cannot be written, whoever tries. */
+	/* No user can write the other files. */
 	EXPECT_NE(0, fm_put(path_of(-1, "slots"), "8"));
 	EXPECT_NE(0, fm_put(path_of(0, "starts"), "0"));
 	ASSERT_EQ(0, fm_put(path_of(-1, "boost_ms"), "0"));
@@ -400,7 +400,7 @@ static int in_child(int (*test)(void))
 	return status;
 }
 
-/* Root by its files, but not the administrator. */
+/* Root by file permissions, but without the administrator's capability. */
 static int without_admin(void)
 {
 	drop_admin();
@@ -410,7 +410,7 @@ static int without_admin(void)
 		return 2;
 	if (fm_put(path_of(-1, "boundary_wait_us"), "100") != -EPERM)
 		return 3;
-	/* Before the value is looked at. */
+	/* The capability is checked before the value. */
 	if (fm_put(path_of(-1, "policy"), "none") != -EPERM ||
 	    fm_put(path_of(-1, "boost_ms"), "1") != -EPERM)
 		return 4;
@@ -475,7 +475,7 @@ static void read_all(void)
 
 #define READERS	2
 
-/* Files are read and written all the time, and held open, while the card comes and goes. */
+/* Files are constantly read and written, and kept open, while the card comes and goes. */
 FM_TEST(sysfs, unbound_under_readers)
 {
 	int open_files[2], i, status;
@@ -501,7 +501,7 @@ FM_TEST(sysfs, unbound_under_readers)
 		EXPECT_EQ(ENODEV, errno);
 		EXPECT_NE(0, access(path_of(0, "state"), F_OK));
 		ASSERT_EQ(0, fm_bind());
-		/* They are those of a card that is gone still. */
+		/* Open files still belong to the card that is gone. */
 		EXPECT_EQ(-ENODEV, read_open(open_files[0], text, sizeof(text)));
 		close(open_files[0]);
 		close(open_files[1]);
@@ -511,7 +511,7 @@ FM_TEST(sysfs, unbound_under_readers)
 	for (i = 0; i < READERS; i++) {
 		kill(readers[i], SIGKILL);
 		ASSERT_EQ(readers[i], waitpid(readers[i], &status, 0));
-		/* It has not died of anything else. */
+		/* The process has not died from another cause. */
 		EXPECT_EQ(SIGKILL, status);
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A context made anew from what it was: registers, arena and state are read from one whose job is held,
- * and a job of another context goes on from them. What is brought in is the program's word, and trusted
- * in nothing.
+ * Moving a job: registers, arena and state are read from a context whose job is held, and a job of
+ * another context continues from them. An imported state is the program's claim, and is not
+ * trusted.
  */
 #include <sys/eventfd.h>
 
@@ -14,12 +14,12 @@
 FM_FIXTURE_CARD(travel);
 
 #define ARENA	(1024 * 1024)
-/* Longer than any machine takes to hold it. */
+/* Longer than any machine takes to hold the job. */
 #define LONG_US	1000000
 
-/* --- it goes on ------------------------------------------------------------------------- */
+/* --- jobs continue ---------------------------------------------------------------------- */
 
-/* A job half done, and held. */
+/* Makes a context with a job that is half done, and held. */
 static void half_done(struct fm_ctx *c, enum fm_engine engine, struct fm_expect *e)
 {
 	fm_ctx_new(c, engine, ARENA);
@@ -58,7 +58,7 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 		card_run_of(there.slot, there.token, &run);
 		EXPECT_EQ(0, run.starts);
 		EXPECT_LE(1, run.resumes);
-		/* It is used up: the next job begins. */
+		/* The imported state is used up: the next job starts from its beginning. */
 		EXPECT_EQ(-ENODATA, fm_start_saved(there.fd));
 		fm_job_any(&there, 200, 8, &e);
 		ASSERT_GOOD(fm_job_run(&there, &e));
@@ -67,7 +67,7 @@ FM_TEST(travel, point_07_goes_on_in_another_context)
 	}
 }
 
-/* A card with a relay breaks a restore off: the job has not worked, and brought no results. */
+/* A card with a relay aborts a restore: the job has not worked, and has no results. */
 FM_TEST(travel, no_results_of_a_restore_that_is_broken_off)
 {
 	struct fm_ctx here, there;
@@ -99,7 +99,7 @@ FM_TEST(travel, no_results_of_a_restore_that_is_broken_off)
 	free(p.state);
 }
 
-/* Held before it was ever on a slot: nothing runs until the RESUME. */
+/* A job that is held before it was ever on a slot does not run until the RESUME. */
 FM_TEST(travel, starts_held)
 {
 	struct fm_ctx c;
@@ -123,7 +123,7 @@ FM_TEST(travel, starts_held)
 	card_run_of(c.slot, c.token, &run);
 	EXPECT_EQ(1, run.starts);
 	EXPECT_EQ(0, run.resumes);
-	/* The next job is not held, and one that is held ends with its context. */
+	/* The next job is not held, and a held job ends with its context. */
 	fm_job_any(&c, 200, 4, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	ASSERT_EQ(0, fm_start_as(c.fd, FERMATA_START_HELD));
@@ -131,7 +131,7 @@ FM_TEST(travel, starts_held)
 	EXPECT_EQ(0, fm_contexts());
 }
 
-/* Held with a state that was brought in, which can be read again, and brought elsewhere. */
+/* A job is held with an imported state, which can be read again, and moved on. */
 FM_TEST(travel, starts_held_from_a_state)
 {
 	struct fm_ctx here, there;
@@ -162,7 +162,7 @@ FM_TEST(travel, starts_held_from_a_state)
 	fm_ctx_close(&here);
 }
 
-/* Back to what it was, in the same context. */
+/* A job goes back to an earlier state, in the same context. */
 FM_TEST(travel, point_07_goes_on_again_after_its_end)
 {
 	struct fm_expect e;
@@ -187,7 +187,7 @@ FM_TEST(travel, point_07_goes_on_again_after_its_end)
 	free(p.state);
 }
 
-/* A job that was brought in is one as any other: cut into slices beside another one, and held. */
+/* An imported job is like any other: it shares a slot in slices, and can be held. */
 FM_TEST(travel, point_07_is_preempted_as_any_other)
 {
 	struct fm_ctx here, there, other;
@@ -209,7 +209,7 @@ FM_TEST(travel, point_07_is_preempted_as_any_other)
 	ASSERT_GOOD(fm_job_finish(&there, &e));
 	fm_wait(other.fd, FERMATA_EVENT_DONE);
 	ASSERT_GOOD(fm_job_wrong(&other, &eo));
-	/* The one that it was taken from has not noticed. */
+	/* The original job is not affected. */
 	ASSERT_GOOD(fm_job_finish(&here, &e));
 	free(p.state);
 }
@@ -230,7 +230,7 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	half_done(&here, FM_LIST, &e);
 	fm_pack(&here, &p);
 	fm_twin(&there, &here, -1);
-	/* The next node is one of a neighbour's. */
+	/* The next node is in the arena of a neighbour. */
 	words = (u64 *)p.state;
 	words[1] = other.base + FM_DATA;
 	ASSERT_EQ(0, fm_unpack(&there, &p, 0));
@@ -239,7 +239,7 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
 	EXPECT_EQ(EFAULT, st.error);
 	EXPECT_EQ(other.base + FM_DATA, st.fault_addr);
-	/* It is not what the card has saved. */
+	/* The state differs from what the card has saved. */
 	EXPECT_EQ(1, card_key(card_cmd("violations"), "total"));
 	EXPECT_EQ(1, card_key(card_cmd("violations"), "resume_forged"));
 	card_cmd("violations clear");
@@ -249,7 +249,7 @@ FM_TEST(travel, point_07_forged_state_stays_in_its_arena)
 	free(p.state);
 }
 
-/* Any bytes at all: the job ends somehow or is ended, and the neighbours work. */
+/* With arbitrary bytes as state the job ends somehow or is stopped, and the neighbours work. */
 FM_TEST(travel, point_07_any_bytes_are_a_state)
 {
 	struct fm_ctx c, other;
@@ -276,7 +276,7 @@ FM_TEST(travel, point_07_any_bytes_are_a_state)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* Where nothing confines an engine, who brings a state in must be allowed to touch all memory. */
+/* If nothing confines an engine, only a program that may touch all memory may import a state. */
 FM_TEST(travel, point_07_takes_a_capability_where_nothing_confines)
 {
 	struct fm_expect e;
@@ -326,11 +326,11 @@ FM_TEST(travel, snapshot_write_bad_input)
 	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, ~0ULL - 3, 8));
 	EXPECT_EQ(-EINVAL, fm_snapshot_write(c.fd, page, 0, 4097 * FM_PAGE));
 	EXPECT_EQ(-EFAULT, fm_snapshot_write(c.fd, (void *)8, 0, 8));
-	/* None of it has brought anything in. */
+	/* None of these calls has imported anything. */
 	EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
 	EXPECT_EQ(0, fm_snapshot_write(c.fd, page, len - 8, 8));
 	EXPECT_EQ(0, fm_snapshot_write(c.fd, page, len, 0));
-	/* Not under a job. */
+	/* Not while there is a job. */
 	fm_job_endless(&c);
 	fm_must_start(&c);
 	EXPECT_EQ(-EBUSY, fm_snapshot_write(c.fd, page, 0, 8));
@@ -339,7 +339,7 @@ FM_TEST(travel, snapshot_write_bad_input)
 	EXPECT_EQ(-EBUSY, fm_start_saved(c.fd));
 	fm_must_resume(&c);
 	fm_end_endless(&c);
-	/* The START has used up what was brought in before it. */
+	/* The START has used up the state that was imported before it. */
 	EXPECT_EQ(-ENODATA, fm_start_saved(c.fd));
 	fm_job_list(&c, 100, 100, 1, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
@@ -362,7 +362,7 @@ FM_TEST(travel, lists_registers)
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0xff8, 1));
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x30, 2));
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x1f8, 3));
-	/* One that was written with zero is written, too; the last value counts. */
+	/* A register that was set to zero counts as written, too, and the last value counts. */
 	EXPECT_EQ(0, fm_reg_write(c.fd, 0x30, 0));
 	ASSERT_EQ(3, fm_regs_list(c.fd, 0, regs, FERMATA_MAX_REGS));
 	EXPECT_EQ(0x30, regs[0].offset);
@@ -414,7 +414,7 @@ FM_TEST(travel, own_memory_is_a_state)
 	memcpy(mem, p.state, FM_PAGE);
 	fm_ctx_setup(&there, FM_LIST, -1);
 	ASSERT_EQ(0, fm_ioctl(there.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
-	/* Nothing has to be brought in: it is there. Without an arena its first access is a fault. */
+	/* The state is already there. Without an arena the first access of the job is a fault. */
 	ASSERT_EQ(0, fm_regs_write(there.fd, p.regs, p.nregs));
 	ASSERT_EQ(0, fm_reg_write(there.fd, FM_REG_TAG, there.token));
 	card_cmd("import token=%llu hash=%llu", (unsigned long long)there.token,
@@ -426,7 +426,7 @@ FM_TEST(travel, own_memory_is_a_state)
 	free(p.state);
 }
 
-/* --- what jobs came to elsewhere -------------------------------------------------------- */
+/* --- outcomes of jobs in other contexts -------------------------------------------------- */
 
 static int tell_outcome(struct fm_ctx *c, u32 state, u32 error, u64 finished, u64 failed,
 			struct fermata_reg *regs, u32 count)
@@ -463,7 +463,7 @@ FM_TEST(travel, outcome_of_a_finished_job)
 	EXPECT_EQ(1, poll(&poller, 1, 0));
 	ASSERT_EQ(0, fm_reg_read(c.fd, 0x38, &value));
 	EXPECT_EQ(77, value);
-	/* Once only; and the next job has the next number. */
+	/* Only once, and the next job has the next number. */
 	EXPECT_EQ(-EBUSY, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1, 0, NULL, 0));
 	ASSERT_GOOD(fm_job_run(&c, &e));
 	fm_status(c.fd, &st);
@@ -569,7 +569,7 @@ FM_TEST(travel, outcome_bad_input)
 	EXPECT_EQ(0, tell_outcome(&c, FERMATA_STATE_DONE, 0, 1ULL << 62, 0, NULL, 0));
 }
 
-/* --- how it was made -------------------------------------------------------------------- */
+/* --- how a context was configured -------------------------------------------------------- */
 
 static struct fermata_config config_of(int fd, int efd)
 {
