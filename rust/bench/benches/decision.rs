@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `make bench-sched`: what the scheduler takes for a switch at the end of a slice, and for an urgent job that comes and goes, with few and
-//! with many contexts that wait. Criterion measures; the table and build/reports/bench-sched.json are made of its estimates.
+//! `make bench-sched`: the scheduler's time for a switch at the end of a slice, and for a whole
+//! urgent job, with few and with many waiting contexts. Criterion measures; the table and
+//! build/reports/bench-sched.json are made from its estimates.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,10 +15,11 @@ use fermata_sched_host::sched::{SchedContext, SchedEntity};
 use serde_json::{json, Value};
 
 const CONTEXTS: [usize; 4] = [2, 64, 4_096, 65_536];
-/// The one that the others are compared with.
+/// Index of the size with which the others are compared.
 const FEW: usize = 1;
 
-/// How often the sizes are visited to compare them, and how many turns each time: under a millisecond.
+/// How often the sizes are visited to compare them, and the number of turns each time, which take
+/// less than a millisecond.
 const ROUNDS: usize = 301;
 const TURNS_EACH: usize = 256;
 
@@ -41,30 +43,30 @@ const TURNS: [Turn; 2] = [
     },
 ];
 
-/// What was measured of one kind of turn under `policy` among `contexts`.
+/// Measurements of one kind of turn under `policy` with `contexts`.
 struct Row {
     policy: &'static str,
     turn: &'static str,
     contexts: usize,
-    /// By criterion: a turn, in ns; the median, and its interval of 95 %.
+    /// Criterion's time of a turn, in ns: the median, and its interval of 95 %.
     median: f64,
     low: f64,
     high: f64,
     compared: Compared,
 }
 
-/// What was measured in short turns of all sizes one after the other.
+/// Measurements of short turns of all sizes, one after the other.
 #[derive(Clone, Copy, Default)]
 struct Compared {
-    /// Decisions that a turn takes, on the average.
+    /// Mean number of decisions that a turn takes.
     decisions: f64,
     /// One decision, ns: the median of all rounds.
     decision: f64,
-    /// How often as long as among the fewer contexts in the same round: the median of all rounds.
+    /// Its ratio to the time with the fewest contexts in the same round: the median of all rounds.
     ratio: f64,
 }
 
-/// A contended slot whose every entry was touched.
+/// Returns a contended slot of which every entry was accessed.
 fn warm(case: Case, contexts: usize) -> Contended {
     let mut contended = Contended::new(case, contexts);
     for _ in 0..contexts.max(1_000) {
@@ -134,7 +136,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median and its interval, as criterion has left them.
+/// Returns the median and its interval from criterion's files.
 fn estimate(dir: &Path, name: &str) -> Option<[f64; 3]> {
     let file = dir.join(name).join("new/estimates.json");
     let all: Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
@@ -236,7 +238,7 @@ fn main() -> std::io::Result<()> {
         .configure_from_args();
     let rows = bench(&mut criterion, &dir);
     criterion.final_summary();
-    // Run with a filter, or as a test, it has not measured all.
+    // With a filter, or as a test, not everything was measured.
     if rows.len() == CASES.len() * TURNS.len() * CONTEXTS.len() {
         report(&rows, &env_dir("FERMATA_REPORTS", "build/reports"))?;
     }

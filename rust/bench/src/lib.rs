@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A card whose slots many contexts want, and one that is urgent: what `make bench-sched` times, and what the tests count
-//! allocations and accesses of.
+//! A card whose slots many contexts want, one of which is urgent. `make bench-sched` times its
+//! operations, and the tests count their allocations and accesses.
 
 use fermata_sched_host::sched::{
     Action, ContextConfig, ContextId, Duration, Event, GroupKey, LeftReason, NewJob, NextRun,
@@ -12,22 +12,22 @@ use fermata_sched_host::{card, storage};
 /// A policy, and how the contexts are grouped.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The policy's name, `-groups` where there are many, and `-relay` where the slots have relays.
+    /// The policy's name, with `-groups` if there are many, and `-relay` if the slots have relays.
     pub name: &'static str,
     policy: PolicyKind,
-    /// So many contexts are a group.
+    /// Number of contexts in a group.
     group: usize,
-    /// The slots switch by themselves.
+    /// The slots have relays.
     relay: bool,
 }
 
 impl Case {
-    /// Contexts have reservations, which need all slots of their class.
+    /// Do contexts have reservations, which need all slots of their class?
     pub const fn has_reservations(&self) -> bool {
         matches!(self.policy, PolicyKind::Deadline)
     }
 
-    /// Contexts are in several groups, which never share a gang.
+    /// Are contexts in several groups, which never share a gang?
     pub const fn has_groups(&self) -> bool {
         self.group != usize::MAX
     }
@@ -53,8 +53,8 @@ const fn with_relay(name: &'static str, case: Case) -> Case {
 const FAIR: Case = case("fair", PolicyKind::Fair, usize::MAX);
 const ROUND_ROBIN: Case = case("round-robin", PolicyKind::RoundRobin, usize::MAX);
 
-/// Every policy with all contexts in one group; weighted fair, which has groups compete, with groups of four; and two policies on
-/// slots with relays.
+/// Every policy with all contexts in one group; weighted fair, under which groups compete, with
+/// groups of four; and two policies on slots with relays.
 pub const CASES: [Case; 7] = [
     FAIR,
     with_relay("fair-relay", FAIR),
@@ -66,9 +66,9 @@ pub const CASES: [Case; 7] = [
 ];
 
 const SLICE: Duration = Duration::from_ms(2);
-/// Contexts that announce work: more than one decision looks at.
+/// Number of contexts that announce work: more than one decision considers.
 const ANNOUNCERS: usize = 24;
-/// A PAUSE is answered after this time, in ns.
+/// A save takes this time after a PAUSE, in ns.
 const SAVE: u64 = 50_000;
 /// An urgent job takes this time, in ns.
 const URGENT: u64 = 1_000;
@@ -77,8 +77,8 @@ const RUNNING: u64 = 1;
 const FINISH: u64 = 2;
 const PAUSED: u64 = 4;
 
-/// Slots under contention. Jobs never end, but for those of one context that is urgent: latency-critical, and under `Deadline` with
-/// a reservation that is due before all others.
+/// Slots under contention. Jobs never end, except those of one urgent context, which is
+/// latency-critical and, under `Deadline`, has a reservation that is due before all others.
 pub struct Contended {
     machine: Scheduler,
     contexts: Vec<ContextId>,
@@ -91,37 +91,37 @@ pub struct Contended {
     starts: u64,
 }
 
-/// What a slot will say next.
+/// What a slot will report next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     count: u32,
     runs: Option<ContextId>,
-    /// When it began to run.
+    /// When the job began to run.
     began: u64,
     armed: Option<u64>,
     /// When the job is off the slot, by a PAUSE or an order.
     leaves: Option<u64>,
-    /// Who runs then, of a slot with a relay.
+    /// The context that runs after that on a slot with a relay.
     next: Option<ContextId>,
-    /// Its status was asked for.
+    /// A read of its status is pending.
     read: bool,
 }
 
 impl Contended {
-    /// One slot that `contexts` contexts want, at least 2; or none but the urgent one, with 0.
+    /// Returns one slot that `contexts` contexts want, at least 2; or, with 0, only the urgent one.
     ///
     /// # Panics
     ///
-    /// If the scheduler refuses that.
+    /// If the scheduler refuses a request.
     pub fn new(case: Case, contexts: usize) -> Self {
         Self::on(contexts, case, 1)
     }
 
-    /// `slots` slots that so many contexts want.
+    /// Returns `slots` slots that this many contexts want.
     ///
     /// # Panics
     ///
-    /// If the scheduler refuses that.
+    /// If the scheduler refuses a request.
     pub fn on(contexts: usize, case: Case, slots: usize) -> Self {
         let mut config = card(slots);
         for slot in config.slots.iter_mut().flatten().filter(|_| case.relay) {
@@ -170,22 +170,22 @@ impl Contended {
         it
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The contexts, without the urgent one.
+    /// Returns the contexts, without the urgent one.
     pub fn contexts(&self) -> &[ContextId] {
         &self.contexts
     }
 
-    /// Makes `gangs` gangs of as many contexts each as there are slots, which do not follow each other
-    /// in the queue. `apart`: each member may use one slot only, each another one.
+    /// Makes `gangs` gangs, each of as many contexts as there are slots, which are not adjacent in
+    /// the queue. `apart`: each member may use only one slot, different from those of the others.
     ///
     /// # Panics
     ///
-    /// If the scheduler refuses that.
+    /// If the scheduler refuses a request.
     pub fn form_gangs(&mut self, gangs: usize, apart: bool) {
         for gang in 0..gangs {
             let members = self.contexts.iter().copied().skip(gang).step_by(gangs);
@@ -205,11 +205,12 @@ impl Contended {
         }
     }
 
-    /// Has [`ANNOUNCERS`] latency-critical contexts without a job, each of another group, announce work for one time.
+    /// Makes [`ANNOUNCERS`] latency-critical contexts without a job, each of another group,
+    /// announce work for the same time.
     ///
     /// # Panics
     ///
-    /// If the scheduler refuses that.
+    /// If the scheduler refuses a request.
     pub fn announce(&mut self) {
         if self.announcers.is_empty() {
             let add = |group| ContextConfig {
@@ -231,7 +232,7 @@ impl Contended {
         }
     }
 
-    /// Calls the machine, and takes in what it wants done.
+    /// Calls the scheduler, and executes its actions.
     pub fn call<R>(
         &mut self,
         call: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
@@ -276,7 +277,7 @@ impl Contended {
         done.expect("nothing is refused");
     }
 
-    /// The urgent context gets a job, unless it has one.
+    /// Starts a job of the urgent context, unless it has one.
     pub fn start_urgent(&mut self) {
         let ctx = self.urgent;
         if !self.is_urgent() {
@@ -293,12 +294,12 @@ impl Contended {
         stats.is_ok_and(|stats| stats.state.is_live())
     }
 
-    /// One decision: what comes next of the card is told to the scheduler. A status that was asked for, FINISH of the urgent
-    /// job, or the first of PAUSED and of the timers.
+    /// Makes one decision: reports the next event of the card to the scheduler. This is a pending
+    /// read of a status, FINISH of the urgent job, or the earliest of PAUSED and of the timers.
     ///
     /// # Panics
     ///
-    /// If nothing will ever come.
+    /// If there is no next event.
     pub fn decide(&mut self) {
         let slots = &self.slots;
         if let Some(i) = slots.iter().position(|slot| slot.read) {
@@ -332,7 +333,7 @@ impl Contended {
         }
     }
 
-    /// A run has ended: a status tells of that, or a record.
+    /// Ends a run, and reports this by a status or a record.
     fn end(&mut self, i: usize, phase: u64) {
         if !self.relay {
             return self.status(i, phase);
@@ -360,8 +361,9 @@ impl Contended {
         self.event(Event::Status { slot, status });
     }
 
-    /// A switch as the scheduler sees it: time is up, PAUSE; PAUSED, the next START. Two decisions, and a few more where
-    /// limits are used up; one of a slot with a relay. How many it took.
+    /// Makes a switch as the scheduler sees it: time is up, PAUSE; PAUSED, the next START. This
+    /// takes two decisions, and a few more if limits are used up; one on a slot with a relay.
+    /// Returns their number.
     pub fn switch(&mut self) -> u32 {
         let before = self.starts;
         let mut decisions = 0;
@@ -372,8 +374,8 @@ impl Contended {
         decisions
     }
 
-    /// An urgent job as the scheduler sees it: it comes, PAUSE; PAUSED, its START; FINISH, the next START. Three decisions.
-    /// How many it took.
+    /// Runs an urgent job as the scheduler sees it: arrival, PAUSE; PAUSED, its START; FINISH, the
+    /// next START. This takes three decisions. Returns their number.
     pub fn interrupt(&mut self) -> u32 {
         self.start_urgent();
         let mut decisions = 1;
@@ -385,8 +387,8 @@ impl Contended {
     }
 }
 
-/// What context number `i` of `n` is: for each policy such that all of them are served, in an order that is not the one
-/// in which they lie in memory.
+/// Returns the parameters of context number `i` of `n`. Under each policy all contexts are served,
+/// in an order that differs from their order in memory.
 fn params(policy: PolicyKind, i: usize, n: usize) -> Params {
     let spread = i.wrapping_mul(0x9e37_79b9) >> 4;
     let mut params = Params {
@@ -395,7 +397,8 @@ fn params(policy: PolicyKind, i: usize, n: usize) -> Params {
         ..Params::DEFAULT
     };
     match policy {
-        // Half of the slot or more is reserved, in equal parts whose periods begin at one time; the last one has what is left.
+        // At least half of the slot is reserved, in equal parts whose periods begin at the same
+        // time; the last context gets the rest.
         PolicyKind::Deadline if i + 1 < n => {
             let two = Params::TIMESLICE_MIN.times(2 * n as u64);
             params.budget = Params::TIMESLICE_MIN;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a decision costs, counted and not timed: allocations, of which there are none, since the caller provides the storage of contexts; and how
-//! often it looks at entries of contexts, which is what misses caches. At worst, not on average. It grows no faster than the logarithm of the
+//! The cost of a decision, counted and not timed: allocations, of which there are none, since the
+//! caller provides the storage of contexts; and accesses to entries of contexts, which cause cache
+//! misses. The worst case counts, not the average. It grows no faster than the logarithm of the
 //! number of contexts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,14 +12,14 @@ use fermata_sched_bench::{Contended, CASES};
 use fermata_sched_host::array::accesses;
 use fermata_sched_host::sched::{Event, Params, Refusal};
 
-/// The most that one call took, by what was called.
+/// The largest cost of one call, by the kind of call.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worst {
-    /// The card or a timer said something.
+    /// An event of the card or a timer.
     card: u64,
-    /// An urgent job came.
+    /// The arrival of an urgent job.
     urgent: u64,
-    /// An owner asked for something.
+    /// A request of an owner.
     owner: u64,
 }
 
@@ -56,7 +57,8 @@ impl Run {
     }
 }
 
-/// All that happens in so many rounds. `announced`: many contexts announce work for one time, now and then.
+/// Runs this many rounds, and returns the largest costs. `announced`: now and then many contexts
+/// announce work for the same time.
 fn worst(it: Contended, rounds: usize, announced: bool) -> Worst {
     let (contexts, slots) = (it.contexts().len(), it.slots());
     let worst = Worst::default();
@@ -103,10 +105,12 @@ fn worst(it: Contended, rounds: usize, announced: bool) -> Worst {
     run.worst
 }
 
-/// Each kind of call makes, at worst, no more accesses with `contexts` contexts, two to the power of `log`, than it would if they
-/// were in proportion to the logarithm: 64 is two to the power of 6.
+/// Checks the worst number of accesses of each kind of call with `contexts` contexts, two to the
+/// power of `log`: relative to 64, two to the power of 6, it grows at most in proportion to the
+/// logarithm.
 fn check(slots: usize, contexts: usize, log: u64) {
-    // So many that most have their turn; and as many with few, that the worst is as likely to be seen.
+    // Enough rounds that most contexts get a turn; and as many with few contexts, so that the worst
+    // case is as likely to be seen.
     let rounds = 3 * contexts;
     for case in CASES {
         let name = case.name;
@@ -122,7 +126,7 @@ fn check(slots: usize, contexts: usize, log: u64) {
     }
 }
 
-/// So at 4,096 contexts it is at most twice what it is at 64.
+/// So with 4,096 contexts the number of accesses is at most twice that with 64.
 #[test]
 fn a_decision_looks_at_no_more_than_log_n_entries() {
     check(1, 4_096, 12);
@@ -133,8 +137,8 @@ fn that_holds_for_several_slots() {
     check(4, 1_024, 10);
 }
 
-/// A tenant may make gangs of all its contexts, so that every slot is wanted by gangs which can have it later only; other tenants may
-/// announce work for one time.
+/// A tenant may make gangs of all its contexts, so that gangs which can only run later want every
+/// slot; other tenants may announce work for the same time.
 #[test]
 fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     const CONTEXTS: usize = 512;
@@ -155,7 +159,8 @@ fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     }
 }
 
-/// Counts the calls of each thread apart: the test harness has threads that allocate meanwhile.
+/// Counts the calls of each thread separately, because threads of the test harness allocate
+/// meanwhile.
 struct Counting;
 
 thread_local! {
@@ -163,15 +168,16 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that ends may free memory when its counter is gone.
+    // A thread that ends may free memory after its counter is gone.
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
-// SAFETY: all is left to the system's allocator; only a number is counted besides.
+// SAFETY: the system's allocator does all the work; this only counts calls.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the rules of `alloc`, which are the same there.
+        // SAFETY: the caller keeps the rules of `alloc`, which are the same for the system's
+        // allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -197,6 +203,6 @@ fn a_decision_allocates_nothing() {
         }
         assert_eq!(CALLS.get(), before, "{name}, {contexts} contexts");
     }
-    // The counter counts: the scheduler's own storage came by it.
+    // The counter works: it has counted the allocation of the scheduler's storage.
     assert!(CALLS.get() > 0);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A slot of the card by docs/card.md, and its relay. What it does of itself it may do at any time, or never.
+//! A slot of the card as docs/card.md describes it, and its relay. The steps that the slot takes by
+//! itself may happen at any time, or never.
 
 use fermata_sched_host::sched::{ContextId, Duration, NextRun, Order, RunRecord, Stop};
 
@@ -37,9 +38,9 @@ pub(crate) const EMPTY: u64 = 1 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct CardSlot {
     pub(crate) engine: Engine,
-    /// Whose window and registers are loaded.
+    /// The context whose window and registers are loaded.
     pub(crate) window: Option<usize>,
-    /// Whose job was started last, and may still touch memory (`may_touch`).
+    /// The context whose job was started last, and may still access memory (`may_touch`).
     pub(crate) last: Option<usize>,
     pub(crate) bits: u64,
     pub(crate) count: u32,
@@ -53,21 +54,21 @@ pub(crate) struct CardSlot {
     pub(crate) fresh: bool,
     /// Base: DMA may be under way until the settle time after a reset has passed.
     pub(crate) dirty: bool,
-    /// Base: the write of the reset bit is posted, and no read has pushed it.
+    /// Base: the write of the reset bit is posted, and no read has flushed it.
     pub(crate) posted: bool,
     /// Base: when the reset reached the card.
     pub(crate) arrived: Option<u64>,
-    /// Fermata: reset at work, and not flushed by a read since.
+    /// Fermata: reset while working, and not flushed by a read since.
     pub(crate) unflushed: bool,
     /// It leaves by itself, because its queue is empty.
     pub(crate) empty: bool,
-    /// It was told to stop at its next boundary.
+    /// The job was told to stop at its next boundary.
     pub(crate) asked: bool,
-    /// It is stopped before its boundary, for one that has waited for long enough.
+    /// The job is stopped before its boundary, for urgent work that has waited for long enough.
     pub(crate) bounded: bool,
     /// The results of the last run were read.
     pub(crate) captured: bool,
-    /// PAUSEs written since the last START; counted up to four.
+    /// PAUSEs written since the last START, counted up to four.
     pub(crate) pauses: u8,
     pub(crate) first_pause: u64,
     pub(crate) quarantined: bool,
@@ -77,7 +78,7 @@ pub(crate) struct CardSlot {
     pub(crate) lose_start: bool,
     pub(crate) ignored_resets: IgnoredResets,
     pub(crate) relay: Relay,
-    // The way to the machine.
+    // Interrupt and timer, which call the machine.
     pub(crate) irq: bool,
     pub(crate) timer: Option<u64>,
 }
@@ -116,7 +117,7 @@ impl CardSlot {
         }
     }
 
-    /// START is written for a context, and taken.
+    /// Handles a START of a context, which the slot accepts.
     pub(crate) fn begin(&mut self, index: usize, resume: bool, base: bool, now: u64) {
         self.old = self.raw(base);
         self.lag = base;
@@ -137,13 +138,13 @@ impl CardSlot {
         };
     }
 
-    /// The driver begins a run: it has told nobody there to pause.
+    /// Notes that the driver begins a run, which was not told to pause.
     pub(crate) fn begin_told(&mut self) {
         self.pauses = 0;
         self.bounded = false;
     }
 
-    /// As after power-on; the machine's timer runs on.
+    /// Sets the state after power-on; the machine's timer stays armed.
     pub(crate) fn lose_state(&mut self) {
         *self = Self {
             timer: self.timer,
@@ -151,7 +152,7 @@ impl CardSlot {
         };
     }
 
-    /// As after power-on, with the memory that a slot which is out of use may still reach.
+    /// Sets the state after power-on, but keeps the memory that a quarantined slot may still reach.
     pub(crate) fn be_cut_off(&mut self) {
         let (quarantined, stuck) = (self.quarantined, self.relay.stuck);
         self.lose_state();
@@ -173,13 +174,13 @@ impl CardSlot {
         self.hang || self.lose_pause || self.lose_start || resists || self.relay.misbehaves()
     }
 
-    /// May DMA of the last job still come?
+    /// May DMA of the last job still occur?
     pub(crate) fn may_touch(&self, now: u64, settle: u64) -> bool {
         let settled = self.arrived.is_some_and(|at| now >= at + settle);
         self.active() || self.unflushed || (self.dirty && !settled)
     }
 
-    /// The status register, without the effects of reading it.
+    /// Returns the status register, without the side effects of reading it.
     pub(crate) fn raw(&self, base: bool) -> u64 {
         let phase = match self.engine {
             Engine::Idle => 0,
@@ -196,7 +197,8 @@ impl CardSlot {
         }
     }
 
-    /// `vacant`: for the machine, nobody is on it; who was there last does not matter then.
+    /// Adds the slot to a key. `vacant`: the machine takes the slot for vacant, so that the last
+    /// context does not matter.
     pub(crate) fn key(&self, key: &mut Key, expected: u64, base: bool, settle: u64, vacant: bool) {
         let ended = matches!(self.engine, Engine::Paused | Engine::Finished) && !vacant;
         let last = self.last.filter(|_| !vacant || self.active());
@@ -243,18 +245,18 @@ impl CardSlot {
     }
 }
 
-// The relay of a slot: the order that the slot holds and the records of its runs on the card's side; on the driver's side, what the slot was
-// told.
+// The relay of a slot: on the card's side the held order and the records of runs; on the driver's
+// side what the slot was told.
 
 /// A record that the driver has not read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unread {
     pub(crate) record: RunRecord,
-    /// Misbehaviour: a read of the status does not push it to memory.
+    /// Misbehaviour: a read of the status does not flush it to memory.
     pub(crate) late: bool,
 }
 
-/// What the driver has told a slot of the run that it knows to be there.
+/// What the driver has told a slot about the run that the driver knows of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
     /// The order that was posted last.
@@ -263,7 +265,7 @@ pub(crate) struct Told {
     pub(crate) named: u8,
 }
 
-/// What a slot with a relay has beside the others.
+/// The additional state of a slot with a relay.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent facts and switches"
@@ -279,37 +281,38 @@ pub(crate) struct Relay {
     /// Records that the driver has not read, the oldest first.
     pub(crate) records: Vec<Unread>,
     pub(crate) told: Told,
-    /// The order that stands from the begin of the next run that the driver hears of.
+    /// The order that holds from the beginning of the next run that the driver learns of.
     pub(crate) back: Option<Order>,
-    /// A reset was written, and its end is not known.
+    /// A reset was written, and its completion is not known.
     pub(crate) resetting: bool,
     /// Contexts that the quarantined slot may reach, a bit for each.
     pub(crate) stuck: u8,
     // Misbehaviour.
     pub(crate) lose_record: bool,
     pub(crate) delay_record: bool,
-    /// The next entry cannot be read; that of the run on the slot could not be read.
+    /// The next entry cannot be read; the entry of the run on the slot could not be read.
     pub(crate) refuse: bool,
     pub(crate) refused: bool,
-    /// The run whose record will not come, or comes too late.
+    /// The run whose record is lost, or too late.
     pub(crate) lost: Option<u32>,
     /// The order that was posted last did not count.
     pub(crate) ignored: bool,
 }
 
 impl Relay {
-    /// Does the run on the slot stop once the time of the order is over?
+    /// Does the run on the slot stop at the end of the order's time?
     pub(crate) fn has_limit(&self) -> bool {
         self.held.is_some_and(|order| is_later(order.stop))
     }
 
-    /// How many of the records are in memory after a read of the status, which pushes them.
+    /// Returns how many of the records are in memory after a read of the status, which flushes
+    /// them.
     pub(crate) fn pushed(&self) -> usize {
         let pushed = self.records.iter().take_while(|unread| !unread.late);
         pushed.count()
     }
 
-    /// Takes the record of a run out of memory.
+    /// Removes the record of a run from memory, and returns it.
     pub(crate) fn take_record(&mut self, run: u32) -> Option<RunRecord> {
         let first = self.records.first()?.record;
         if first.run != run {
@@ -319,8 +322,8 @@ impl Relay {
         Some(first)
     }
 
-    /// A reset: no order is held, and the records that were not read are those of runs that nobody
-    /// waits for any more.
+    /// Resets the relay: no order is held, and unread records are of runs that the driver no longer
+    /// waits for.
     pub(crate) fn reset(&mut self) {
         *self = Self {
             told: self.told,
@@ -335,7 +338,7 @@ impl Relay {
         switched || self.lost.is_some() || self.ignored
     }
 
-    /// `count`: the number of the run on the slot.
+    /// Adds the relay to a key. `count`: the number of the run on the slot.
     pub(crate) fn key(&self, key: &mut Key, count: u32, active: bool) {
         let flags = [
             self.resumed && active,
@@ -363,17 +366,17 @@ impl Relay {
     }
 }
 
-/// Does a run that is told so go on working for a while?
+/// Does a run with this order still work for a while?
 pub(crate) fn is_later(stop: Stop) -> bool {
     matches!(stop, Stop::Paused { after, .. } if after != Duration::ZERO)
 }
 
-/// Does a run that is told so stop at once?
+/// Does a run with this order stop at once?
 pub(crate) fn is_at_once(stop: Stop) -> bool {
     matches!(stop, Stop::Dropped | Stop::Paused { .. }) && !is_later(stop)
 }
 
-/// The order that stands for a run after which the slot goes back to a context.
+/// Returns the order that holds for a run after which the slot returns to a context.
 pub(crate) fn back_to(after: u32, ctx: ContextId) -> Order {
     let next = NextRun {
         ctx,
@@ -387,12 +390,12 @@ pub(crate) fn back_to(after: u32, ctx: ContextId) -> Order {
     }
 }
 
-/// Who is named in an order, by index.
+/// Returns the index of the context that is named in an order.
 pub(crate) fn named(order: &Order) -> Option<usize> {
     order.next.map(|next| next.ctx.index())
 }
 
-/// An order in a key; `count`: the number of the run on its slot.
+/// Returns an order as a word of a key; `count`: the number of the run on its slot.
 pub(crate) fn order_word(order: &Order, count: u32) -> u64 {
     let stop = match order.stop {
         Stop::Vacant => 1,

@@ -51,7 +51,7 @@ const FULL: Bounds = Bounds {
     ..PLAIN
 };
 
-/// Those of `cargo test`: a few minutes together.
+/// The configurations of `cargo test`: they take a few minutes together.
 pub const QUICK: &[Bounds] = &[
     Bounds {
         name: "fermata, 1 slot, 2 contexts, faults",
@@ -277,7 +277,7 @@ pub const QUICK: &[Bounds] = &[
     },
 ];
 
-/// Those of `fermata-check --large` besides.
+/// The additional configurations of `fermata-check --large`.
 pub const LARGE: &[Bounds] = &[
     Bounds {
         name: "fermata, 2 slots, 2 contexts, control, gangs",

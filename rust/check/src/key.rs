@@ -2,24 +2,26 @@
 
 //! What makes two states of the machine the same.
 //!
-//! The machine is opaque and counts for ever, so its `Debug` text is read, token by token: everything in it belongs to
-//! the key, but
-//! - what only reports show (run and wait times, counters of jobs, slices and saves): left out;
-//! - START counts and generations of ids: taken relative to the current one;
-//! - points in time that still come, virtual times and turns in a queue: their order, not when or how much;
-//! - spans of time, and when something began: left out. They only decide when a timer comes, and the order of those is kept.
+//! The machine is opaque and has counters that grow for ever, so its `Debug` text is read, token by
+//! token. Everything in the text belongs to the key, except for:
+//! - values that only reports show (run and wait times, counters of jobs, slices and saves), which
+//!   are left out;
+//! - START counts and generations of ids, which are relative to the current ones;
+//! - future points in time, virtual times and turns in a queue, of which only the order counts;
+//! - spans of time, and times at which something began, which are left out: they only decide when a
+//!   timer fires, and the order of timers is kept.
 //!
-//! So two states that differ only in how long something took count as one, and the first that is met is followed: this
-//! finds no breach that is not one, and every breach that depends on the order of events; not one that would need a certain
-//! mean of save times.
+//! So two states that differ only in how long something took count as one, and only the first one
+//! met is followed. The checker reports no false breach, and finds every breach that depends on the
+//! order of events, but none that needs a certain mean of save times.
 //!
-//! A field that is new in the machine is in the key by itself. One that grows for ever makes the state space infinite,
-//! which the tests notice: then it belongs to `REPORTS`.
+//! A new field of the machine is automatically in the key. A field that grows for ever makes the
+//! state space infinite, which the tests notice; such a field belongs to `left_out`.
 
 use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Does only a report show the field of a structure? Or is it the same for ever?
+/// Is the field of a structure shown only by reports, or constant?
 fn left_out(inside: Inside, field: Name) -> bool {
     match inside {
         Inside::Context => matches!(
@@ -28,7 +30,7 @@ fn left_out(inside: Inside, field: Name) -> bool {
                 | Name::CHARGED_UNTIL
                 | Name::ARRIVING
                 | Name::ARRIVED
-                // The owner's part of the key has it as far as it matters.
+                // The owner's part of the key has what matters of this.
                 | Name::HINTED_AT
                 | Name::RUN
                 | Name::WAIT
@@ -54,7 +56,8 @@ fn left_out(inside: Inside, field: Name) -> bool {
     }
 }
 
-/// A word of the text, by its hash: most of a check's time goes into reading, and words are compared at each step.
+/// A word of the text, by its hash: most of the time of a check is spent on reading, and words are
+/// compared at each step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name(u64);
 
@@ -64,7 +67,7 @@ const fn mix(hash: u64, piece: u64) -> u64 {
         .rotate_left(29)
 }
 
-/// Names, and the words that they are.
+/// Names, and their words.
 macro_rules! names {
     ($($name:ident = $word:literal)*) => {
         impl Name {
@@ -127,7 +130,7 @@ names! {
 }
 
 impl Name {
-    /// In pieces of eight bytes; keys are hashed well enough at the end.
+    /// Hashes a word in pieces of eight bytes; the final hash of keys is good enough.
     const fn of(word: &str) -> Self {
         let (mut rest, mut hash) = (word.as_bytes(), word.len() as u64);
         while let Some((piece, behind)) = rest.split_first_chunk() {
@@ -180,7 +183,7 @@ impl Name {
         }
     }
 
-    /// Why a job fails is not looked at by the machine again.
+    /// Is this the reason of a failure, which the machine does not use again?
     fn is_failure(self) -> bool {
         matches!(
             self,
@@ -189,7 +192,7 @@ impl Name {
     }
 }
 
-/// The structure around, as far as it matters.
+/// The enclosing structure, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Place,
@@ -203,17 +206,17 @@ enum Inside {
     Other,
 }
 
-/// Collects what makes up a state.
+/// Collects the parts of a state.
 pub(crate) struct Key {
     now: u64,
     words: Vec<u64>,
     times: Vec<u64>,
-    /// The virtual times and turns of those that wait, where the policy looks at them.
+    /// The virtual times and turns of waiting contexts, if the policy uses them.
     places: Option<Vec<u64>>,
     turns: Vec<u64>,
 }
 
-/// What is read out of the machine beside its key.
+/// Values that are read from the machine besides its key.
 #[derive(Default)]
 pub(crate) struct Counts {
     /// The START count that each slot expects.
@@ -242,7 +245,7 @@ impl Key {
         self.words.push(Name::of(text).0);
     }
 
-    /// A deadline: once it has passed it does not matter when it was.
+    /// Adds a deadline; once it has passed, its time does not matter.
     pub(crate) fn deadline(&mut self, at: u64) {
         self.times.push(at.max(self.now));
     }
@@ -286,7 +289,7 @@ impl Key {
     }
 }
 
-/// What a number is in.
+/// The unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     None,
@@ -294,7 +297,7 @@ enum Unit {
     Duration,
 }
 
-/// The field that is read, as far as it matters.
+/// The field that is being read, as far as it matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Field {
     After,
@@ -315,7 +318,8 @@ struct Candidate {
     left_out: bool,
 }
 
-/// Takes `Debug` text in the pieces in which derived implementations write it: words, numbers and punctuation, apart.
+/// Reads `Debug` text in the pieces that derived implementations write: words, numbers and
+/// punctuation, separately.
 struct Reader<'a> {
     key: &'a mut Key,
     inside: Vec<Inside>,
@@ -371,7 +375,7 @@ impl Reader<'_> {
     fn number(&mut self, around: Inside, number: u64) {
         match (around, self.field, self.time) {
             (_, _, Unit::Time) => self.key.deadline(number),
-            // When a run stops: at once or later. The run that an order follows is the slot's.
+            // A run stops at once or later. The run that an order refers to is the slot's.
             (_, Field::After, Unit::Duration) => self.key.word(u64::from(number != 0)),
             (_, Field::After, Unit::None) | (_, _, Unit::Duration) => {}
             (Inside::Fsm, Field::Count, _) => self.counts.starts.push(number),
@@ -407,7 +411,7 @@ impl Reader<'_> {
         match (around, self.field, word) {
             (_, _, Name::TIME | Name::DURATION | Name::PLACE | Name::SCHED_ENTITY | Name::SLOT) => {
             }
-            // No job: it does not matter how the last one ended.
+            // Without a job it does not matter how the last one ended.
             (Inside::Context, Field::State, Name::IDLE | Name::DONE | Name::FAILED_JOB) => {
                 self.key.word(0);
             }

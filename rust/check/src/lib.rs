@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every state that the scheduler and slot protocol of `fermata.ko` can reach with a card that may misbehave at any time.
+//! Checks every state that the scheduler and slot protocol of `fermata.ko` can reach with a card
+//! that may misbehave at any time.
 //!
-//! The machine is the one that the module compiles. What is checked, how the state space is kept finite and what came out:
-//! docs/proof.md.
+//! The machine is the one that the module compiles. docs/proof.md says what is checked, how the
+//! state space is kept finite, and what the results are.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ use std::thread::available_parallelism;
 
 use stateright::{Checker, CheckerBuilder, Expectation, HasDiscoveries, Model, Path, Property};
 
-/// What a card, its owners and the time may do. Slots and contexts are named by number.
+/// A step of a card, its owners or time. Slots and contexts are identified by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the text of each group is enough")]
 pub enum Step {
@@ -35,25 +36,25 @@ pub enum Step {
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
-    /// There is work in its queue; it rings for it if the engine has said that it leaves.
+    /// A context posts work, and rings the doorbell if the engine has announced that it leaves.
     Post(usize),
-    /// It is preempted and resumed together with another one, or alone again.
+    /// A context joins a gang, or leaves its gang.
     Gang(usize, bool),
-    /// It will want a slot soon, or takes that back.
+    /// A context gives a hint, or takes it back.
     Hint(usize, bool),
     /// All slots are reserved for the group of a context, or for none.
     Exclusive(Option<usize>),
-    // The time: it goes on to the next timer of a slot, or far beyond, or a timer fires without need.
+    // Time: it advances to the next timer of a slot, or far beyond, or a timer fires needlessly.
     Timer(usize),
     TimerLate(usize),
     TimerEarly(usize),
-    // The card as it should be.
+    // The card behaves.
     Restored(usize),
     Finish(usize),
     Boundary(usize),
-    /// The engine takes what is in its queue.
+    /// The engine takes the work in its queue.
     Take(usize),
-    /// It finds its queue empty, and leaves.
+    /// The engine finds its queue empty, and leaves.
     Leave(usize),
     Saved(usize),
     LagOver(usize),
@@ -62,12 +63,12 @@ pub enum Step {
     Arrive,
     /// The time of the order that the slot holds is over.
     Due(usize),
-    /// An interrupt comes, and so many records that were not read are in memory.
+    /// An interrupt occurs, and this many unread records are in memory.
     Look(usize, usize),
-    /// The read of a status is answered.
+    /// The read of a status completes.
     Answer,
     Interrupt(usize),
-    // The card as it should not be.
+    // The card misbehaves.
     LoseInterrupt(usize),
     Spurious(usize),
     Stale(usize),
@@ -84,7 +85,7 @@ pub enum Step {
     IgnoreResets(usize),
     Vanish,
     Gone,
-    // The card is about to lose its state, and has been set up anew.
+    // The card is about to lose its state, and has been set up again.
     Freeze,
     Thaw,
     /// The link of the card has failed, and the card loses its state.
@@ -100,7 +101,7 @@ pub enum Step {
 pub struct Bounds {
     /// Its name.
     pub name: &'static str,
-    /// Base profile; else fermata.
+    /// Base profile; otherwise fermata.
     pub base: bool,
     /// Fermata with relays.
     pub relay: bool,
@@ -110,7 +111,7 @@ pub struct Bounds {
     pub contexts: usize,
     /// The engine needs a reset before a resume.
     pub reset_before_resume: bool,
-    /// The weighted fair policy; else round-robin.
+    /// The weighted fair policy; otherwise round-robin.
     pub fair: bool,
     /// The engine has boundaries, and the first context is cooperative.
     pub boundary: bool,
@@ -122,13 +123,13 @@ pub struct Bounds {
     pub queues: bool,
     /// Owners preempt, hold and resume.
     pub control: bool,
-    /// Jobs of the second context go on from states that it brings in.
+    /// Jobs of the second context begin from imported states.
     pub imports: bool,
     /// Owners change their masks.
     pub masks: bool,
     /// Contexts are disabled and enabled.
     pub access: bool,
-    /// Each context is of a group of its own, for which slots are reserved.
+    /// Each context has its own group, for which slots are reserved.
     pub groups: bool,
     /// Contexts join each other's gangs, and leave them.
     pub gangs: bool,
@@ -136,13 +137,13 @@ pub struct Bounds {
     pub gang: bool,
     /// No interrupt is lost, and no context is closed: two slots have many states.
     pub calm: bool,
-    /// How many steps are made from the beginning, if states further away are not visited.
+    /// Limit of steps from the beginning; states further away are not visited.
     pub depth: Option<usize>,
-    /// Contexts say when they will want a slot; the first one is latency-critical.
+    /// Contexts give hints; the first context is latency-critical.
     pub hints: bool,
-    /// Places of closed contexts are used again.
+    /// Places of closed contexts are reused.
     pub reopen: bool,
-    /// The card misbehaves, timers are late or fire for nothing.
+    /// The card misbehaves, and timers are late or fire needlessly.
     pub faults: bool,
     /// Owners read registers of jobs on slots with a relay, for which the status is read.
     pub reads: bool,
@@ -183,7 +184,8 @@ impl Model for Bounds {
     }
 }
 
-/// Whether an event can occur in a configuration, the name of the event, and whether the step to a state has brought it.
+/// Whether an event can occur in a configuration, the name of the event, and whether it occurred in
+/// the step to a state.
 type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 
 impl Bounds {
@@ -191,7 +193,7 @@ impl Bounds {
     #[rustfmt::skip]
     fn reached(&self) -> [Reached; 43] {
         let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
-        // Else all contexts always have a slot each.
+        // Otherwise each context always has a slot.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
         let one_slot = relay && self.slots == 1;
         let withdrawing = one_slot && (control || !self.calm || self.contexts > 2);
@@ -248,8 +250,8 @@ impl Bounds {
 pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
     let checker = bounds.checker().finish_when(HasDiscoveries::AnyFailures);
     match bounds.depth {
-        // The first state counts. With several threads a state may be met first by a path that is not the shortest one, so that
-        // the states behind it are taken for further away than they are.
+        // The first state counts, too. With several threads a state may first be met by a path that
+        // is not the shortest one, so that later states seem further away than they are.
         Some(depth) => checker.target_max_depth(depth + 1).threads(1),
         None => checker.threads(available_parallelism().map_or(1, usize::from)),
     }

@@ -49,7 +49,7 @@ fn check(bounds: &Bounds) -> Result<(), String> {
         .spawn_bfs()
         .join();
     let is_cut_off = begin.elapsed().as_secs() >= limit;
-    // A search that was cut off may not have come to the states that must be reached.
+    // A limited search may not have visited the states that must be reached.
     let failure = fermata_check::breach(&checker)
         .or_else(|| fermata_check::unreached(&checker).filter(|_| !is_cut_off));
     println!(

@@ -3,7 +3,7 @@
 //! From every state: once the card behaves, waiting jobs run, jobs end and closed contexts are
 //! released.
 //!
-//! The checker's "eventually" has no fairness. Here fairness is a schedule: the card answers
+//! The checker's "eventually" has no fairness. Here fairness is a schedule: the card responds to
 //! everything, timers fire in order, and jobs run long enough to be preempted.
 
 use fermata_sched_host::sched::{JobState, SlotState};
@@ -14,7 +14,7 @@ use crate::{Step, World};
 
 /// Far more than any recovery needs.
 const STEPS: usize = 600;
-/// Timers that fire while an engine works, before it comes to an end although nobody wants its slot.
+/// Number of timers that fire while an engine works before its job ends, if no job wants the slot.
 const PATIENCE: u8 = 3;
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
         world.close_all(&mut runs)
     }
 
-    /// The card behaves from now on, or is known to be gone. What hangs stays hung.
+    /// Makes the card behave from now on, unless it is known to be gone. Hung engines stay hung.
     fn behave(&mut self) {
         while !self.reads.is_empty() {
             self.step(Step::Answer);
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// All contexts may run, on all slots.
+    /// Lets all contexts run on all slots.
     fn allow_all(&mut self) {
         if self.gone {
             return;
@@ -78,7 +78,7 @@ impl World {
         Ok(())
     }
 
-    /// All that wait run, and all that can end do.
+    /// Checks that all waiting jobs run, and all jobs that can end do end.
     fn serve_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
         let waiting = self.owners_in(JobState::Queued);
         self.settle_down(runs)?;
@@ -91,9 +91,9 @@ impl World {
         self.must_have_ended("at rest", false)
     }
 
-    /// Hung, held and empty jobs end, too.
+    /// Checks that hung, held and empty jobs end, too.
     fn end_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
-        // A hung job is left alone while nobody wants its slot.
+        // A hung job stays on its slot until another job wants the slot.
         for i in self.owners_in(JobState::Running) {
             self.step(Step::Preempt(i));
         }
@@ -109,7 +109,7 @@ impl World {
         self.must_have_ended("after Resume", true)
     }
 
-    /// All is closed, and released.
+    /// Closes all contexts, and checks that they are released.
     fn close_all(&mut self, runs: &mut [u8]) -> Result<(), String> {
         for i in self.open_owners() {
             self.step(Step::Close(i));
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Lets card and timers go on until nothing is left to happen but looks at hung engines.
+    /// Steps card and timers until nothing happens except polls of hung engines.
     fn settle_down(&mut self, runs: &mut [u8]) -> Result<(), String> {
         let mut patience = vec![0_u8; self.slots.len()];
         let mut counts: Vec<u32> = self.slots.iter().map(|slot| slot.count).collect();
@@ -221,7 +221,7 @@ impl World {
         Err("the schedule does not end".into())
     }
 
-    /// Does a context wait for a slot, or is it named and on none?
+    /// Does a context wait for a slot, or is it named without being on a slot?
     fn waits(&self, i: usize) -> bool {
         match self.job_state(i) {
             Some(JobState::Queued) => true,
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// What the card does next of itself.
+    /// Returns the next step that the card takes by itself.
     fn answer(&self, runs: &[u8], patience: &[u8]) -> Option<Step> {
         if self.vanished {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One state: the machine, the card, the owners; and the step to the next one.
+//! One state, of the machine, the card and the owners, and the step to the next state.
 
 mod actions;
 mod check;
@@ -24,18 +24,18 @@ use crate::{Bounds, Rule, Step};
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 const TIMEOUT: u64 = 2 * MS;
-/// Longer than the wait between two looks at a reset.
+/// Longer than the time between two polls of a reset.
 const SETTLE: u64 = 3 * MS;
 /// Shorter than the time after which a PAUSE is repeated.
 const BOUNDARY_WAIT: u64 = 100 * US;
-/// Hints of a context that starts no job between them are no closer than this.
+/// Minimum time between hints of a context that starts no job between them.
 const INTERVAL: u64 = 100 * US;
-/// A timer that is late is so late that all others are due as well.
+/// How late a late timer is: so much that all other timers are due as well.
 const LATE: u64 = 70 * MS;
 /// A base status that is older than this after START spoils the job.
 const LAG_MAX: u64 = 50 * MS;
 
-/// The bytes in a context's snapshot buffer, as far as the current job is concerned.
+/// The contents of a context's snapshot buffer, with respect to the current job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snapshot {
     None,
@@ -50,22 +50,22 @@ enum Snapshot {
 pub(crate) struct Job {
     /// `START_NEW` was written for it.
     begun: bool,
-    /// The engine came to its end.
+    /// The engine has finished the job.
     finished: bool,
     /// A misbehaviour has hit it, so that it may fail.
     spoilt: bool,
-    /// Its owner was told of the end.
+    /// Its owner was notified of the end.
     pub(crate) ended: bool,
-    /// Its owner was told that it is held, and did not ask for Resume since.
+    /// Its owner was notified that it is held, and has not requested Resume since.
     pub(crate) held: bool,
 }
 
 /// The queue of a context.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    /// There is work that the engine has not taken.
+    /// The queue has work that the engine has not taken.
     work: bool,
-    /// The engine has said that it leaves: who posts has to ring.
+    /// The engine has announced that it leaves: a program that posts must ring the doorbell.
     idle: bool,
 }
 
@@ -80,19 +80,19 @@ pub(crate) struct Owner {
     /// Preempt with hold was accepted, and not taken back.
     pub(crate) hold: bool,
     pub(crate) enabled: bool,
-    /// Contexts of the same number are a gang.
+    /// Contexts with the same number are a gang.
     gang: usize,
     /// It waited when another member of its gang was started, and must follow at the next decision.
     follows: bool,
     /// Its job waited for a slot after the last step.
     waited: bool,
-    /// When it will want a slot, as it said; and when it said so, unless it has started a job since.
+    /// The time of its hint; and when it gave the hint, unless it has started a job since.
     hint: Option<u64>,
     hinted: Option<u64>,
     pub(crate) job: Option<Job>,
     queue: Queue,
     snapshot: Snapshot,
-    /// Relay: a run has left results that were not read.
+    /// Relay: the results of a run were not read yet.
     results_due: bool,
 }
 
@@ -117,18 +117,18 @@ impl Owner {
         }
     }
 
-    /// A job that has begun and not ended.
+    /// Returns the job, if it has not ended.
     pub(crate) fn live(&self) -> Option<Job> {
         self.job.filter(|job| !job.ended)
     }
 
-    /// Is Resume for it, with `usable` slots in use?
+    /// May it be resumed, with `usable` slots in use?
     fn may_resume(&self, usable: u8) -> bool {
         self.live()
             .is_some_and(|job| !job.held || usable & self.mask != 0)
     }
 
-    /// START is written for its job; `lost`: the card does not take it.
+    /// Notes a START of its job; `lost`: the card ignores it.
     fn begin(&mut self, resume: bool, lost: bool) {
         if let Some(job) = &mut self.job {
             job.begun = true;
@@ -165,9 +165,9 @@ pub struct World {
     pub(crate) reads: Vec<usize>,
     /// The last id of each index that was released.
     dead: Vec<Option<ContextId>>,
-    /// The card answers no more.
+    /// The card does not respond any more.
     pub(crate) vanished: bool,
-    /// The machine was told so.
+    /// The machine was told that the card is gone.
     pub(crate) gone: bool,
     /// No job may be on the card.
     pub(crate) frozen: bool,
@@ -177,9 +177,9 @@ pub struct World {
     /// The contexts that were started, and that were told to pause, in the last step.
     started: Vec<usize>,
     paused: Vec<usize>,
-    /// The rule that the last step broke first, and how.
+    /// The first rule that the last step broke, and how.
     broken: Option<(Rule, String)>,
-    /// All rules that the last step broke, a bit each.
+    /// All rules that the last step broke, one bit for each.
     breaches: u64,
     key: u64,
 }
@@ -187,7 +187,7 @@ pub struct World {
 /// Where the machine's actions go.
 type Out<'a> = &'a mut dyn FnMut(Action);
 
-/// What happened in the last step: that it happens at all shows that the model is not empty.
+/// Events of the last step; that they occur at all shows that the model is not vacuous.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "one for each thing to happen"
@@ -277,7 +277,7 @@ pub(crate) fn slot_id(i: usize) -> SlotId {
     SlotId::new(i as u8).expect("a slot of the model")
 }
 
-/// The slots of a configuration.
+/// Returns the slots of a configuration.
 fn card_config(bounds: Bounds) -> CardConfig {
     let mut config = CardConfig::default();
     for slot in config.slots.iter_mut().take(bounds.slots) {
@@ -320,7 +320,7 @@ fn writes(action: &Action) -> bool {
 
 impl World {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        // A group for each context, and one that is registered.
+        // A group for each context, and a registered one.
         let room = bounds.contexts + usize::from(bounds.groups);
         let storage = storage(bounds.contexts, room);
         let mut world = Self {
@@ -386,7 +386,7 @@ impl World {
         }
     }
 
-    /// The first breach counts.
+    /// Checks a rule; only the first breach is kept.
     fn must(&mut self, holds: bool, rule: Rule, what: impl FnOnce() -> String) {
         if !holds {
             self.breaches |= 1 << rule as u32;
@@ -435,7 +435,7 @@ impl World {
             self.relay_key(&mut key);
         }
         key.word(u64::from(self.vanished) | u64::from(self.gone) << 1);
-        // Else the state is one that was met before, without the card having lost its state.
+        // Otherwise this would equal a state met before in which the card has not lost its state.
         key.word(u64::from(self.seen.thawed));
         if let Some((rule, _)) = &self.broken {
             key.text(rule.text());
@@ -443,7 +443,7 @@ impl World {
         self.key = key.finish();
     }
 
-    /// The state after a step, or none if nothing changed.
+    /// Returns the state after a step, or `None` if nothing changed.
     pub(crate) fn after(&self, step: Step) -> Option<Self> {
         let mut world = self.clone();
         world.seen = Seen {
@@ -462,7 +462,7 @@ impl World {
     pub(crate) fn step(&mut self, step: Step) {
         let waited = !self.reads.is_empty();
         self.make(step);
-        // What the card does between question and answer matters only if there was something to arrive.
+        // Steps of the card between a read and its answer matter only if an order can still arrive.
         while !self.reads.is_empty() && self.posted.is_empty() && (!waited || step == Step::Answer)
         {
             self.read_next();
@@ -530,7 +530,7 @@ impl World {
         }
     }
 
-    /// The timer of a slot fires, so much later than it was armed for.
+    /// Fires the timer of a slot, `late` ns after the time for which it was armed.
     fn timer(&mut self, i: usize, late: u64) {
         let at = self.slots[i].timer.take().unwrap_or_default();
         self.now = self.now.max(at) + late;
@@ -538,7 +538,7 @@ impl World {
     }
 
     fn timer_early(&mut self, i: usize) {
-        // The one that is armed stays armed only if the machine arms it again.
+        // A timer stays armed only if the machine arms it again.
         self.slots[i].timer = None;
         self.card_event(Event::Timer { slot: slot_id(i) });
     }
@@ -548,7 +548,7 @@ impl World {
         self.read(i);
     }
 
-    /// A read gives the status from before the last START.
+    /// Reports the status from before the last START.
     fn read_stale(&mut self, i: usize) {
         if self.bounds.relay {
             return self.read_old(i);
@@ -559,7 +559,7 @@ impl World {
         self.card_event(Event::Status { slot, status });
     }
 
-    /// The status register is read and told.
+    /// Reads and reports the status register.
     fn read(&mut self, i: usize) {
         if self.bounds.relay {
             if !self.reads.contains(&i) {
@@ -600,7 +600,7 @@ impl World {
         })
     }
 
-    /// Calls the machine, and does what it says.
+    /// Calls the machine, and executes its actions.
     fn call(
         &mut self,
         event: impl fmt::Debug,
@@ -657,7 +657,7 @@ impl World {
         self.owners[i].as_ref().map(|owner| owner.id)
     }
 
-    /// Why a rule is broken.
+    /// Returns the broken rule, and how it was broken.
     pub fn breach(&self) -> Option<(Rule, &str)> {
         self.broken
             .as_ref()

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The quick configurations, completely: every state, every property (docs/proof.md). Where `FERMATA_MODEL` is set, only those
-//! whose name has it in it.
+//! Checks the quick configurations completely: every state, every property (docs/proof.md). If
+//! `FERMATA_MODEL` is set, only configurations whose names contain it.
 
 use fermata_check::{breach, checker, unreached, Bounds, QUICK};
 use stateright::Checker;
 
-/// More than any of them has: a state space that grows beyond it has a field in its key that counts for ever.
+/// More states than any configuration has: if a state space exceeds this, a field in its key grows
+/// for ever.
 const STATES: usize = 2_000_000;
 
 fn check(chosen: impl Fn(&Bounds) -> bool) {

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the pure part of a switch, and of a call, comes to in instructions: run under callgrind, which counts what is below `counted`
-//! (vm/fermatavm/instructions.py). Arguments: a case and an operation. Prints how many operations were counted.
+//! Runs the pure part of a switch, or of a call, under callgrind, which counts the instructions
+//! below `counted` (vm/fermatavm/instructions.py). Arguments: a case and an operation. Prints how
+//! many operations were counted.
 
 use fermata_sched_bench::{Case, Contended, CASES};
 use fermata_sched_host::sched::{Event, Params};
 
 /// Contexts that want the slot.
 const CONTEXTS: usize = 64;
-/// Operations that are counted, and as many before.
+/// Number of operations that are counted, after the same number for warm-up.
 const TIMES: usize = 200;
 
-/// All below it is counted.
+/// Calls `what`, whose instructions are counted.
 #[inline(never)]
 fn counted<R>(what: impl FnOnce() -> R) -> R {
     std::hint::black_box(what())
 }
 
-/// What is done to a slot under contention.
+/// An operation on a slot under contention.
 #[derive(Clone, Copy)]
 enum Operation {
     /// A switch at the end of a slice: the timer, and PAUSED.
     Switch,
-    /// An urgent job comes and goes: its START, PAUSED, and its FINISH.
+    /// A whole urgent job: its START, PAUSED, and its FINISH.
     Urgent,
-    /// The urgent job's START alone, as the ioctl brings it.
+    /// The urgent job's START alone, as by the ioctl.
     Start,
-    /// The same, on a vacant slot that nobody else wants.
+    /// The same, on a vacant slot that no other context wants.
     StartVacant,
     /// A waiting context is held, and resumed: two ioctls.
     Hold,
@@ -51,7 +52,7 @@ fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) 
             what(it);
         }
     };
-    // Not in the order in which they were made.
+    // Contexts are not used in the order in which they were made.
     let context = |it: &Contended| it.contexts()[round * 29 % CONTEXTS];
     let event = |it: &mut Contended, event| {
         it.call(|machine, now, out| machine.handle(now, event, &mut |action| out(action)))

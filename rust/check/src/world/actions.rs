@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the machine wants done, as card and owners take it; and what must hold when it is.
+//! The effects of the machine's actions on card and owners, and what must hold for each action.
 
 use fermata_sched_host::sched::{
     Action, ContextId, EndReason, Failure, LeftReason, PauseCause, Wake,
@@ -35,7 +35,7 @@ impl World {
             Action::Stuck { ctx } => self.stuck(ctx),
             Action::Order { slot, order } => self.order_posted(slot.index(), order),
             _ if self.bounds.relay => self.act_on_relay(action),
-            // Writes to a card that went away unnoticed are lost.
+            // Writes to a card whose removal was not noticed yet are lost.
             _ if self.vanished => {}
             Action::Load { slot, ctx } => {
                 self.touch(slot.index(), "Load");
@@ -62,11 +62,11 @@ impl World {
         }
     }
 
-    /// The slot is out of use from now on.
+    /// Notes that a slot is quarantined.
     fn given_up(&mut self, i: usize, ctx: Option<ContextId>) {
         self.seen.quarantined = true;
         let slot = &mut self.slots[i];
-        // The driver does not know of a slot with a relay which context is there.
+        // The driver does not know which context is on a slot with a relay.
         slot.relay.stuck |= ctx.map_or(0, |ctx| 1 << ctx.index());
         let is_busy = slot.engine != Engine::Idle && !slot.quarantined;
         slot.relay.resetting = false;
@@ -75,7 +75,8 @@ impl World {
         self.must(allowed, Rule::Quarantine, || "without a reason".into());
     }
 
-    /// The results of a run are read.
+    /// Notes that the results of a run are read, and checks that this is neither too early nor too
+    /// late.
     fn captured(&mut self, i: usize, index: usize) {
         let slot = &mut self.slots[i];
         slot.captured = true;
@@ -84,7 +85,7 @@ impl World {
         self.must(ended && own, Rule::Captured, || "too early or late".into());
     }
 
-    /// The window or the registers are about to change hands.
+    /// Checks that the window or the registers may change now.
     fn touch(&mut self, i: usize, what: &str) {
         let slot = &self.slots[i];
         let still = !slot.may_touch(self.now, self.settle());
@@ -203,7 +204,7 @@ impl World {
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let critical = self.is_critical(ctx);
         let awaited = self.critical_waits();
-        // There is one such context, so nobody is its equal, and nobody goes before it.
+        // There is one such context, so none is equal to it or precedes it.
         let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
         self.must(!critical || asked, Rule::Kept, || {
             format!("slot {i}: PAUSE")
@@ -273,7 +274,7 @@ impl World {
             }
         }
         let slot = &mut self.slots[i];
-        // What had settled before stays so.
+        // A slot that had settled before stays settled.
         slot.dirty = base && slot.may_touch(now, settle);
         slot.posted = base;
         slot.arrived = None;
@@ -403,7 +404,7 @@ impl World {
     }
 }
 
-/// What the engine of a slot does.
+/// Steps of the engine of a slot.
 impl World {
     pub(super) fn owner_on(&mut self, slot: usize) -> Option<&mut Owner> {
         let last = self.slots[slot].last?;
@@ -414,7 +415,7 @@ impl World {
         self.owner_on(slot)?.job.as_mut()
     }
 
-    /// A misbehaviour hits the job on the slot.
+    /// Notes that a misbehaviour hits the job on the slot.
     pub(super) fn spoil(&mut self, slot: usize) {
         if let Some(job) = self.job_on(slot) {
             job.spoilt = true;
@@ -431,21 +432,22 @@ impl World {
         self.attend(i);
     }
 
-    /// The engine looks at its queue again.
+    /// Lets the engine check its queue again.
     pub(super) fn attend(&mut self, i: usize) {
         if let Some(owner) = self.owner_on(i) {
             owner.queue.idle = false;
         }
     }
 
-    /// The engine takes what is in its queue.
+    /// Lets the engine take the work in its queue.
     pub(super) fn take_work(&mut self, i: usize) {
         if let Some(owner) = self.owner_on(i) {
             owner.queue.work = false;
         }
     }
 
-    /// The engine has found its queue empty, has said so, and has looked once more.
+    /// Lets the engine leave: it has found its queue empty, has announced this, and has checked
+    /// once more.
     pub(super) fn leave(&mut self, i: usize) {
         if let Some(owner) = self.owner_on(i) {
             owner.queue.idle = true;
@@ -477,7 +479,7 @@ impl World {
         self.ended(i, Engine::Paused, bits);
     }
 
-    /// The save fails.
+    /// Tears the save.
     pub(super) fn tear(&mut self, i: usize) {
         self.spoil(i);
         if self.bounds.base {

@@ -7,7 +7,7 @@ use fermata_sched_host::sched::{ContextId, JobState, Refusal, SlotId, SlotState,
 use super::{slot_id, Owner, Snapshot, World, MS, TIMEOUT};
 use crate::Rule;
 
-/// No hint holds for longer than this after its time.
+/// A hint expires no later than this after its time.
 const GRACE: u64 = MS;
 
 impl World {
@@ -57,7 +57,8 @@ impl World {
         self.must(same, Rule::Quarantine, || format!("{state:?}"));
     }
 
-    /// Does latency-critical work wait for a slot, or is it named and the slot not known to have it?
+    /// Does latency-critical work wait for a slot, or is it named for a slot not known to have
+    /// taken it?
     pub(super) fn critical_waits(&self) -> bool {
         let now = self.time();
         self.owners.iter().flatten().any(|owner| {
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// Is the context what a slot is about?
+    /// Does the slot deal with the context?
     fn is_on(&self, slot: SlotId, id: ContextId) -> bool {
         matches!(
             self.machine.slot_state(slot),
@@ -213,7 +214,7 @@ impl World {
             let vacant = self.machine.slot_state(id) == Some(SlotState::Vacant);
             let kept = self.machine.reserved_for(id).is_some();
             let claimed = self.machine.claimed_for(id).is_some();
-            // Each decision starts one job, and the timer brings the next decision at once.
+            // Each decision starts one job, and the timer triggers the next decision at once.
             let follows = self.slots[i].timer.is_some_and(|at| at <= self.now);
             vacant && !kept && !claimed && !follows && usable & id.bit() != 0
         });
@@ -228,9 +229,10 @@ impl World {
     }
 }
 
-/// Gangs: who is in which, and that members start and pause together.
+/// Gangs: their members, which start and pause together.
 impl World {
-    /// Those who are preempted and resumed together with context `i`, itself included.
+    /// Returns the contexts that are preempted and resumed together with context `i`, including
+    /// `i`.
     pub(super) fn members(&self, i: usize) -> Vec<usize> {
         let gang = |i: usize| {
             let owner = self.owners[i].as_ref().filter(|owner| !owner.closed)?;
@@ -241,14 +243,14 @@ impl World {
             .collect()
     }
 
-    /// A gang that nobody is in.
+    /// Returns the number of a new gang.
     pub(super) fn new_gang(&self) -> usize {
         let taken = |gang| self.owners.iter().flatten().any(|owner| owner.gang == gang);
         let mut gangs = 0..=self.owners.len();
         gangs.find(|&gang| !taken(gang)).unwrap_or_default()
     }
 
-    /// Joins the gang of the next context, or leaves the one that it is in.
+    /// Lets a context join the gang of the next context, or leave its gang.
     pub(super) fn gang(&mut self, i: usize, joins: bool) {
         let Some(ctx) = self.id(i) else { return };
         let next = (i + 1) % self.owners.len();
@@ -282,7 +284,7 @@ impl World {
         });
     }
 
-    /// Is the job of a context on a slot, and was not told to leave it?
+    /// Is the job of a context on a slot, without having been told to leave?
     fn runs(&self, i: usize) -> bool {
         let id = self.id(i);
         (0..self.slots.len()).any(|slot| {
@@ -302,7 +304,7 @@ impl World {
         })
     }
 
-    /// Is a member of the gang of `i` on its way off a slot, so that the others wait for it?
+    /// Is a member of the gang of `i` leaving a slot, so that the others wait for it?
     pub(super) fn gathers(&self, i: usize) -> bool {
         let members = self.members(i).into_iter().filter_map(|i| self.id(i));
         let members: Vec<_> = members.collect();
@@ -315,13 +317,14 @@ impl World {
         })
     }
 
-    /// How many slots the job of `i`, which waits, needs: one for each member that waits with it.
+    /// Returns how many slots the waiting job of `i` needs: one for each member that waits with it.
     pub(super) fn needed_slots(&self, i: usize) -> usize {
         let members = self.members(i).into_iter();
         members.filter(|&i| self.could_run(i)).count().max(1)
     }
 
-    /// Members that wait together start together, and members on slots are told to pause together.
+    /// Checks that members that wait together start together, and that members on slots are told to
+    /// pause together.
     pub(super) fn check_gangs(&mut self) {
         for i in std::mem::take(&mut self.paused) {
             for mate in self.members(i) {
@@ -347,8 +350,8 @@ impl World {
         }
     }
 
-    /// A member that waited when another one was started has a vacant slot to itself, which it gets
-    /// at the next decision: each starts one job.
+    /// Checks that a member that waited when another one was started has its own vacant slot, which
+    /// it gets at the next decision: each decision starts one job.
     fn check_follower(&mut self, i: usize) {
         if !self.owners[i].as_ref().is_some_and(|owner| owner.follows) {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What must hold of orders, and of what the driver knows of slots with a relay.
+//! What must hold for orders, and for the driver's knowledge of slots with a relay.
 
 use fermata_sched_host::sched::{Action, ContextId, EndReason, JobState, Order, SlotState, Stop};
 
@@ -9,11 +9,11 @@ use super::{slot_id, Snapshot, World};
 use crate::card::{is_at_once, is_later, named, Told};
 use crate::Rule;
 
-/// So many contexts are named for a run before one of them stays.
+/// Limit of contexts that are named for a run before the last one stays.
 const NAMED_MAX: usize = 3;
 
 impl World {
-    /// What the machine wants done on a card with relays, beside orders.
+    /// Executes actions other than orders on a card with relays.
     pub(super) fn act_on_relay(&mut self, action: Action) {
         match action {
             Action::Start { slot, ctx, .. } => self.run_noted(slot.index(), ctx),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Slots that switch by themselves: orders are on their way and arrive, runs end with a choice, and
-//! records come to memory (docs/card.md, Relay).
+//! Slots with a relay: orders are on their way and arrive, runs end with a choice, and records are
+//! written to memory (docs/card.md, Relay).
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use crate::card::{back_to, named, order_word, Unread};
 use crate::key::Key;
 use crate::Rule;
 
-/// Orders on their way to the card: no more are posted before one of them has arrived.
+/// Limit of orders on their way to the card: no more are posted before one of them has arrived.
 pub(super) const IN_FLIGHT: usize = 4;
-/// Records that can be unread: of a run, of the one that was ordered to follow, and of the one that
-/// the slot goes back to. The card keeps eight.
+/// Limit of unread records: of a run, of the run that was ordered to follow, and of the run that
+/// the slot returns to. The card keeps eight.
 const UNREAD: usize = 3;
 
 /// Orders and choices.
 impl World {
-    /// The order that was posted first arrives.
+    /// Delivers the order that was posted first.
     pub(super) fn arrive(&mut self) {
         if self.posted.is_empty() {
             return;
@@ -50,8 +50,8 @@ impl World {
         self.posted.len()
     }
 
-    /// The order that was posted first is ignored. One that takes back what the slot holds never is:
-    /// a driver cannot live with a card that starts what was withdrawn.
+    /// Ignores the order that was posted first. An order that withdraws the held one is never
+    /// ignored: no driver can cope with a card that starts a context which was withdrawn.
     pub(super) fn ignore_order(&mut self) {
         let (i, order) = self.posted.remove(0);
         self.seen.order_ignored = true;
@@ -77,7 +77,7 @@ impl World {
         held.is_none() || held == named(&order)
     }
 
-    /// The run on a slot has to stop, as an order says that has just arrived.
+    /// Stops the run on a slot as the order says that has just arrived.
     fn obey(&mut self, i: usize, stop: Stop) {
         let slot = &mut self.slots[i];
         let has_begun = slot.asked;
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The time of the order that the slot holds is over.
+    /// Handles the end of the time in the held order.
     pub(super) fn due(&mut self, i: usize) {
         self.stop(i);
     }
@@ -122,8 +122,8 @@ impl World {
         }
     }
 
-    /// A run has ended and the slot is quiescent: it leaves a record, and goes on with the context
-    /// that is named.
+    /// Ends a run on a slot that is quiescent: leaves a record, and switches to the context that is
+    /// named.
     pub(super) fn choose(&mut self, i: usize, reason: LeftReason, engine: Engine) {
         let slot = &mut self.slots[i];
         let held = slot.relay.held.take();
@@ -167,7 +167,7 @@ impl World {
             next: next.map(|next| next.ctx.index()),
             back,
         };
-        // Nobody looks at what a slot leaves that is out of use.
+        // The driver does not read records of a quarantined slot.
         if slot.quarantined {
             return;
         }
@@ -188,14 +188,14 @@ impl World {
             self.seen.record_late |= late;
             self.spoil(i);
             self.spoil_named(i);
-            // The driver does not hear that the slot has gone on with it.
+            // The driver does not learn that the slot has switched to this context.
             if let Some(next) = next {
                 self.spoil_context(next.ctx.index());
             }
         }
     }
 
-    /// Nobody knows which of those that are named for a slot it has taken.
+    /// Spoils the jobs that are named for a slot: which of them the slot has taken is unknown.
     fn spoil_named(&mut self, i: usize) {
         let relay = &self.slots[i].relay;
         let named = relay.told.named;
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// The slot takes a context.
+    /// Lets the slot take a context.
     fn take(&mut self, i: usize, next: NextRun) {
         let index = next.ctx.index();
         self.must_take(i, next);
@@ -237,7 +237,8 @@ impl World {
         }
     }
 
-    /// What is taken may run: its memory is there, and its job is where the order says.
+    /// Checks that a context that is taken may run: its memory is mapped, and its job is in the
+    /// state that the order expects.
     fn must_take(&mut self, i: usize, next: NextRun) {
         let index = next.ctx.index();
         let slot = &self.slots[i];
@@ -253,7 +254,7 @@ impl World {
         let Some((owner, job)) = owner.and_then(|owner| Some((owner, owner.job?))) else {
             return self.must(false, Rule::ReleasedQuiet, || "taken, and not there".into());
         };
-        // Nobody waits for what a slot does that is out of use.
+        // The actions of a quarantined slot do not matter.
         if self.slots[i].quarantined {
             return;
         }
@@ -293,7 +294,7 @@ impl World {
         self.seen.order_late |= self.posted.len() != all;
     }
 
-    /// Writes what is known of a slot with a relay, for the story of a breach.
+    /// Writes the state of a slot with a relay, for the report of a breach.
     pub(super) fn write_relay(&self, f: &mut fmt::Formatter<'_>, i: usize) -> fmt::Result {
         let brief = |order: &Order| format!("{}: {:?} {:?}", order.after, named(order), order.stop);
         let slot = &self.slots[i];
@@ -315,7 +316,7 @@ impl World {
         )
     }
 
-    /// What belongs to the state of slots with a relay.
+    /// Adds the state of slots with a relay to the key.
     pub(super) fn relay_key(&self, key: &mut Key) {
         for slot in &self.slots {
             slot.relay.key(key, slot.count, slot.active());
@@ -330,7 +331,7 @@ impl World {
         key.word(self.reads.len() as u64);
     }
 
-    /// May an order on its way still count?
+    /// May an order on its way still be taken?
     pub(super) fn may_be_taken(&self, i: usize, order: &Order) -> bool {
         let slot = &self.slots[i];
         match order.after.wrapping_sub(slot.count) {
@@ -343,8 +344,8 @@ impl World {
 
 /// Records and status.
 impl World {
-    /// Takes in the records that are in memory, which are the oldest `visible` ones. Returns whether
-    /// there was one that is awaited.
+    /// Reports the records that are in memory, which are the oldest `visible` ones. Returns whether
+    /// an awaited one was among them.
     pub(super) fn look(&mut self, i: usize, visible: usize) -> bool {
         let mut found = false;
         for _ in 0..visible {
@@ -360,7 +361,7 @@ impl World {
             let last = told.posted.as_ref().and_then(named);
             self.seen.taken_late |= record.next.is_some() && record.next != last;
             relay.back = record.back.then(|| back_to(run.wrapping_add(1), ctx));
-            // It came in time after all.
+            // The record was in time after all.
             relay.lost = relay.lost.filter(|&lost| lost != run);
             let now = self.time();
             let taken = self.call(record, |machine, actions| {
@@ -373,7 +374,8 @@ impl World {
         found
     }
 
-    /// The status that was asked for is read: orders arrive before, and records are in memory after.
+    /// Completes the pending read of a status: orders arrive before it, and records are in memory
+    /// after it.
     pub(super) fn read_next(&mut self) {
         let i = self.reads.remove(0);
         let slot = slot_id(i);
@@ -386,7 +388,7 @@ impl World {
         self.tell_status(i, status);
     }
 
-    /// A status that is older than the last run is read.
+    /// Reports a status that is older than the last run.
     pub(super) fn read_old(&mut self, i: usize) {
         self.seen.stale = true;
         self.flush(i);
@@ -409,7 +411,7 @@ impl World {
         let slot = slot_id(i);
         let run = self.machine.awaited_run(slot).map(|(_, run)| run);
         if status.phase() == Phase::Running && run == Some(status.start_count()) {
-            // What was replaced can not be taken any more.
+            // A replaced order cannot be taken any more.
             let told = &mut self.slots[i].relay.told;
             let last = told.posted.as_ref().and_then(named);
             told.named = last.map_or(0, |index| 1 << index);

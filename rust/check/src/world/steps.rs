@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can happen in a state, and what owners ask of the machine and it must answer.
+//! The steps that are possible in a state, and requests of owners with the answers that are due.
 
 use fermata_sched_host::sched::{
     ContextConfig, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, Refusal,
@@ -17,7 +17,7 @@ impl World {
         if self.broken.is_some() {
             return;
         }
-        // The driver holds its lock while it waits for an answer.
+        // The driver holds its lock while it waits for a read.
         let is_free = self.reads.is_empty() && self.posted.len() < IN_FLIGHT;
         if is_free {
             self.all_owner_steps(steps);
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What an administrator, or the end of the card, may bring.
+    /// Adds steps of an administrator, and the end of the card.
     fn administrator_steps(&self, steps: &mut Vec<Step>) {
         if self.bounds.freeze && !self.frozen {
             steps.push(Step::Freeze);
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// What the owner of a context that is open may ask.
+    /// Adds the requests that the owner of an open context may make.
     fn owner_steps(&self, i: usize, owner: &Owner, steps: &mut Vec<Step>) {
         steps.push(Step::Start(i));
         if self.bounds.imports && self.bounds.control {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// What timers and interrupts of a slot may bring.
+    /// Adds steps of timers and interrupts of a slot.
     fn driver_steps(&self, i: usize, steps: &mut Vec<Step>) {
         let slot = &self.slots[i];
         let faults = self.bounds.faults;
@@ -137,12 +137,12 @@ impl World {
         } else if self.bounds.reads || (faults && !self.bounds.relay) {
             steps.push(Step::Spurious(i));
         }
-        // An interrupt that does not come is one that comes later.
+        // A lost interrupt is equivalent to a later one.
         let unread = slot.relay.records.len();
         steps.extend((1..=unread).map(|visible| Step::Look(i, visible)));
     }
 
-    /// What a slot may do by itself.
+    /// Adds the steps that a slot may take by itself.
     fn card_steps(&self, i: usize, steps: &mut Vec<Step>) {
         let slot = &self.slots[i];
         if slot.lag {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Has the context a queue? The first one has; that of another one is never empty.
+    /// Has the context a queue that can be empty? Only the first one has.
     fn takes_work(&self, i: usize) -> bool {
         self.bounds.queues && i == 0
     }
@@ -189,7 +189,7 @@ impl World {
         owner.is_none_or(|owner| owner.queue.work)
     }
 
-    /// One at a time, but one after the other without end.
+    /// Adds misbehaviours: one at a time, but without a limit of their number.
     fn misbehaviours(&self, i: usize, steps: &mut Vec<Step>) {
         let (slot, base, relay) = (&self.slots[i], self.bounds.base, self.bounds.relay);
         match slot.engine {
@@ -213,8 +213,8 @@ impl World {
         if !relay && !slot.active() && !slot.quarantined {
             steps.push(Step::LoseStart(i));
         }
-        // A read is made under the lock and pushes what was written, so that none is older than the last reset; one
-        // that is older than the last START would be the card's own doing.
+        // A read is made under the lock and flushes writes, so no status is older than the last
+        // reset. Only a misbehaving card gives a status that is older than the last START.
         let state = self.machine.slot_state(slot_id(i));
         let running = matches!(state, Some(SlotState::Running(_) | SlotState::Pausing(_)));
         let awaited = self.machine.awaited_run(slot_id(i));
@@ -224,10 +224,10 @@ impl World {
         }
     }
 
-    /// The same of a relay; `idle`: none is under way.
+    /// Adds misbehaviours of a relay; `idle`: none is under way.
     fn relay_misbehaviours(&self, i: usize, idle: bool, steps: &mut Vec<Step>) {
         let slot = &self.slots[i];
-        // The slot that is reset because of a record keeps what it may have taken.
+        // The slot that is reset because of a lost record keeps the context that it may have taken.
         let resists = slot.ignored_resets != IgnoredResets::None;
         if slot.relay.lost.is_some() && slot.active() && !resists {
             steps.push(Step::IgnoreResets(i));
@@ -246,7 +246,7 @@ impl World {
 }
 
 const TIMESLICE: u64 = 2 * MS;
-/// So far ahead are hints.
+/// How far ahead hints are.
 const AHEAD: u64 = MS;
 
 impl World {
@@ -299,7 +299,7 @@ impl World {
         let may = !self.gone && owner.live().is_none() && !stuck && usable != 0;
         let saved = self.bounds.imports && i == 1;
         if may {
-            // Before the call: START may be written within it.
+            // Before the call, within which START may be written.
             if let Some(owner) = &mut self.owners[i] {
                 owner.hold = held;
                 owner.hint = None;
@@ -407,7 +407,7 @@ impl World {
         });
     }
 
-    /// It will want a slot, or not so.
+    /// Gives a hint of a context, or takes the hint back.
     pub(super) fn hint(&mut self, i: usize, given: bool) {
         let Some(owner) = self.owners[i].clone() else {
             return;
@@ -433,8 +433,8 @@ impl World {
         });
     }
 
-    /// There is work in the queue, and the doorbell is rung if the engine has said that it leaves. A program that is refused takes
-    /// its work back.
+    /// Posts work to the queue, and rings the doorbell if the engine has announced that it leaves.
+    /// A program whose doorbell is refused takes its work back.
     pub(super) fn post(&mut self, i: usize) {
         let now = self.time();
         let Some(owner) = &mut self.owners[i] else {
@@ -473,7 +473,7 @@ impl World {
         });
     }
 
-    /// All slots are reserved for the group of a context, or for nobody.
+    /// Reserves all slots for the group of a context, or ends the reservation.
     pub(crate) fn reserve(&mut self, i: Option<usize>) {
         let owner = i.and_then(|i| self.owners[i].clone());
         let group = owner.as_ref().map(|owner| owner.group);
@@ -505,14 +505,14 @@ impl World {
     }
 }
 
-/// The card loses its state: all jobs are taken off it before, and go on afterwards.
+/// The card loses its state: all jobs are taken off the card before, and resume afterwards.
 impl World {
     pub(super) fn freeze(&mut self) {
         self.frozen = true;
         self.tell("freeze", |machine, now, out| machine.freeze(now, out));
     }
 
-    /// The link of the card has failed: the driver stops the card, and what is on the slots is lost.
+    /// Handles a failure of the card's link: the driver stops the card, and jobs on slots are lost.
     pub(super) fn cut_off(&mut self) {
         self.frozen = true;
         for i in 0..self.slots.len() {
@@ -537,7 +537,7 @@ impl World {
         self.must(at_rest, Rule::Rest, || "after the link has failed".into());
     }
 
-    /// Returns how many jobs have failed of contexts that are open.
+    /// Returns how many jobs of open contexts have failed.
     fn failed(&self) -> usize {
         let states = self.owners.iter().flatten().filter(|owner| {
             let stats = self.machine.stats(owner.id, self.time());
@@ -546,7 +546,7 @@ impl World {
         states.count()
     }
 
-    /// The card lost its state, and is set up anew.
+    /// Sets up the card again after the loss of its state.
     pub(super) fn thaw(&mut self) {
         let none = self.posted.is_empty();
         self.must(none, Rule::Rest, || "an order is on its way".into());
@@ -568,7 +568,7 @@ impl World {
         self.seen.thawed = self.resumes() > before;
     }
 
-    /// Tells the machine what it cannot refuse, and does what it says.
+    /// Makes a request that the machine cannot refuse, and executes its actions.
     fn tell(&mut self, event: &str, what: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>)) {
         let now = self.time();
         let told = self.call(event, |machine, actions| {
@@ -579,7 +579,7 @@ impl World {
         assert_eq!(told, Ok(()), "nothing was asked");
     }
 
-    /// Resumes on all slots.
+    /// Returns the number of resumes on all slots.
     fn resumes(&self) -> u64 {
         let stats = |i| self.machine.slot_stats(slot_id(i), self.time());
         (0..self.slots.len())

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stands in for the `kernel` crate, and for those parts of `core` that loom has to see.
+//! Stands in for the `kernel` crate, and for the parts of `core` that loom must track.
 
 pub mod bindings;
 pub mod sync;
 
-/// What `core` has.
+/// As in `core`.
 pub mod cell {
     pub use std::cell::*;
 
-    /// Each `get()` counts as a write at that moment, which loom must find ordered with all others.
+    /// Each `get()` counts as a write at that moment, which must be ordered with all others for
+    /// loom.
     pub struct UnsafeCell<T> {
         writes: loom::cell::UnsafeCell<()>,
         value: std::cell::UnsafeCell<T>,
@@ -51,7 +52,7 @@ pub mod error {
         }
     }
 
-    /// No function of C fails.
+    /// No C function fails here.
     pub fn from_err_ptr<T>(pointer: *mut T) -> Result<*mut T> {
         Ok(pointer)
     }
@@ -69,7 +70,7 @@ pub mod prelude {
     pub const GFP_KERNEL_ACCOUNT: () = ();
 }
 
-/// Objects of C in Rust structures.
+/// C objects in Rust structures.
 pub mod types {
     use pinned_init::PinInit;
     use std::{cell::UnsafeCell, convert::Infallible, mem::MaybeUninit};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Models of the lock-free types of the module, for loom, which runs each in all interleavings, and
-//! with all values that its loads may give. The types are the very files that the module compiles;
-//! the kernel below them is stood in for by a few lines over loom's types.
+//! with all values that its loads may return. The types are the same source files that the module
+//! compiles; a few lines based on loom's types stand in for the kernel.
 
-// What the module's files call `kernel` and `core`.
+// The module's files use these names.
 extern crate self as core;
 extern crate self as kernel;
 
@@ -48,7 +48,7 @@ use presence::Presence;
 use sched::Time;
 use sync::Arc;
 
-/// What the types use of the rest of the module.
+/// The part of the rest of the module that the types use.
 mod sched {
     #[derive(Clone, Copy)]
     pub(crate) struct Time(pub(crate) u64);
@@ -64,7 +64,7 @@ mod sched {
     }
 }
 
-/// What the types use of the rest of the module.
+/// The part of the rest of the module that the types use.
 mod shim {
     use crate::bindings;
 
@@ -102,7 +102,7 @@ mod shim {
     }
 }
 
-/// What the types use of the rest of the module.
+/// The part of the rest of the module that the types use.
 mod raw_spinlock {
     use crate::prelude::PinInit;
     use loom::sync::{Mutex, MutexGuard};
@@ -127,8 +127,8 @@ mod raw_spinlock {
     pub(crate) use new_raw_spinlock;
 }
 
-/// Runs `threads` in all interleavings in which a thread is preempted so often at the most (beside
-/// where it has to wait), each of which must free all that it allocates.
+/// Runs `threads` in all interleavings with a limited number of preemptions (besides waits) of a
+/// thread. Each interleaving must free all that it allocates.
 fn check(threads: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(PREEMPTIONS);
@@ -137,7 +137,7 @@ fn check(threads: impl Fn() + Sync + Send + 'static) {
 
 const PREEMPTIONS: usize = 3;
 
-/// A device that is there until its gate has closed.
+/// A device that exists until its gate has closed.
 #[pin_data]
 struct Device {
     #[pin]
@@ -159,7 +159,7 @@ impl Device {
         Arc::pin_init(device, GFP_KERNEL_ACCOUNT).unwrap()
     }
 
-    /// Writes a register, if the device is still there. Whether it was.
+    /// Writes a register, if the device still exists. Returns whether it does.
     fn write(&self, register: usize) -> bool {
         let Ok(_guard) = self.gate.enter() else {
             return false;
@@ -184,7 +184,7 @@ fn spawn<R: 'static>(
     loom::thread::spawn(move || call(&device))
 }
 
-/// Two calls of either order, the last of which completes for both.
+/// Two calls in either order, the last of which completes for both.
 #[test]
 fn removal_comes_after_what_all_guards_did() {
     check(|| {
@@ -208,7 +208,7 @@ fn a_late_caller_completes_what_is_there_still() {
     });
 }
 
-/// After the gate has closed nobody is let in, and who saw it closing neither.
+/// No caller enters after the gate has closed, or after the caller saw it closing.
 #[test]
 fn nobody_enters_a_closed_gate() {
     check(|| {
@@ -227,7 +227,7 @@ fn nobody_enters_a_closed_gate() {
 const NEVER: Time = Time(u64::MAX);
 const NOW: Time = Time(0);
 
-/// What a card has to tell owners.
+/// A card, with its notices to owners.
 #[pin_data]
 struct Card {
     #[pin]
@@ -277,7 +277,7 @@ fn a_sleeper_is_woken() {
     });
 }
 
-/// The second notice finds the first not yet delivered, being delivered, or delivered.
+/// When the second notice is given, the first is not yet delivered, being delivered, or delivered.
 #[test]
 fn notices_of_two_cpus_are_both_delivered() {
     check(|| {
@@ -290,7 +290,7 @@ fn notices_of_two_cpus_are_both_delivered() {
     });
 }
 
-/// Both CPUs put both on the list, which each takes as a whole.
+/// Both CPUs put both notifiers on the list, and each takes the list as a whole.
 #[test]
 fn two_owners_are_told_by_two_cpus() {
     check(|| {
@@ -306,7 +306,7 @@ fn two_owners_are_told_by_two_cpus() {
     });
 }
 
-/// What the giver wrote before a notice is there for whoever finds the notice.
+/// Data that the giver wrote before a notice is visible to a receiver that sees the notice.
 #[test]
 fn a_notice_comes_with_what_it_is_about() {
     check(|| {
@@ -315,7 +315,7 @@ fn a_notice_comes_with_what_it_is_about() {
         let giver = loom::thread::spawn({
             let (card, notifier, result) = (card.clone(), notifier.clone(), result.clone());
             move || {
-                // SAFETY: Nobody reads before the notice.
+                // SAFETY: No thread reads before the notice.
                 result.with_mut(|result| unsafe { *result = 1 });
                 card.delivery.tell(&notifier, Notice::Completed);
                 drop((card, notifier));
@@ -323,7 +323,7 @@ fn a_notice_comes_with_what_it_is_about() {
             }
         });
         if notifier.take(Notice::Completed) {
-            // SAFETY: Nobody writes after the notice.
+            // SAFETY: No thread writes after the notice.
             assert_eq!(result.with(|result| unsafe { *result }), 1);
         }
         giver.join().unwrap();
@@ -359,7 +359,8 @@ fn a_notice_at_the_deadline_is_found() {
     });
 }
 
-/// As `Context::release()`: the owner sleeps until it is told, and is freed then, whatever else is
+/// As `Context::release()`: the owner sleeps until it is notified, and is freed then, whatever else
+/// is
 /// still being delivered.
 #[test]
 fn an_owner_may_be_freed_as_soon_as_it_is_told() {
@@ -375,7 +376,7 @@ fn an_owner_may_be_freed_as_soon_as_it_is_told() {
     });
 }
 
-/// The handler of the one `irq_work` may run on two CPUs at once, when the last reference to the
+/// The handler of the single `irq_work` may run on two CPUs at once when the last reference to the
 /// card is dropped.
 #[test]
 fn a_card_may_be_freed_while_notices_are_delivered() {
@@ -398,7 +399,8 @@ fn an_eventfd_is_signalled_of_its_notices_only() {
     });
 }
 
-/// The one that is replaced may be signalled until then, and the new one is from then on.
+/// The old eventfd may be signalled until it is replaced, and the new one is signalled from then
+/// on.
 #[test]
 fn an_eventfd_is_replaced_while_it_is_signalled() {
     check(|| {
@@ -414,7 +416,7 @@ fn an_eventfd_is_replaced_while_it_is_signalled() {
     });
 }
 
-/// Whichever remains is told of what was asked for it.
+/// The eventfd that remains is signalled for the events that were requested with it.
 #[test]
 fn two_eventfds_are_set_at_once() {
     check(|| {
@@ -438,7 +440,8 @@ fn two_eventfds_are_set_at_once() {
     });
 }
 
-/// As `Card::halt()`: interrupts are on, and the handler runs, as soon as the card's lock is free.
+/// As `Card::halt()`: interrupts are on, and the handler runs, as soon as the card's lock is
+/// released.
 fn disconnect(card: &Card, notifier: &Arc<Notifier>) {
     card.delivery.tell(notifier, Notice::Gone);
     run_irq_work();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C functions that the types call: `irq_work`, wait queues, eventfds and RCU, as far as what
-//! they promise goes. A thread of loom is a task and a CPU.
+//! The C functions that the types call: `irq_work`, wait queues, eventfds and RCU, with the
+//! guarantees that they give. A thread of loom is a task and a CPU.
 
 #![allow(
     non_camel_case_types,
@@ -31,7 +31,7 @@ pub const hrtimer_mode_HRTIMER_MODE_ABS: u32 = 0;
 const PENDING: u32 = 1;
 const BUSY: u32 = 2;
 
-/// As in kernel/irq_work.c, also in that its end may be hidden by another handler's.
+/// As in kernel/irq_work.c; the end of a handler may be hidden by that of another, too.
 pub struct irq_work {
     life: Life,
     flags: AtomicU32,
@@ -57,7 +57,7 @@ loom::thread_local! {
     static RAISED: RefCell<Vec<*mut irq_work>> = RefCell::new(Vec::new());
     /// The wait queue that this task is on, and its entry.
     static ASLEEP_ON: Cell<(*mut wait_queue_head, *mut wait_queue_entry)> = Cell::new((ptr::null_mut(), ptr::null_mut()));
-    /// How often this CPU is a reader, and as such.
+    /// How often this CPU is a reader, and its lock as a reader.
     static READER: RefCell<(usize, Option<RwLockReadGuard<'static, ()>>)> = RefCell::new((0, None));
 }
 
@@ -66,7 +66,7 @@ loom::lazy_static! {
 }
 
 pub unsafe fn irq_work_queue(work: *mut irq_work) -> bool {
-    // SAFETY: The memory is there until the next interleaving; `life` tells whether it is in use.
+    // SAFETY: The memory exists until the next interleaving; `life` tells whether it is in use.
     let this = unsafe { &*work };
     this.life.check();
     if this.flags.fetch_or(PENDING | BUSY, Ordering::SeqCst) & PENDING != 0 {
@@ -76,8 +76,8 @@ pub unsafe fn irq_work_queue(work: *mut irq_work) -> bool {
     true
 }
 
-/// Runs what is queued on this CPU: its interrupts are on or, on PREEMPT_RT, its thread for that
-/// runs.
+/// Runs the work that is queued on this CPU: its interrupts are on or, on PREEMPT_RT, its
+/// `irq_work` thread runs.
 pub fn run_irq_work() {
     for work in RAISED.with(|raised| mem::take(&mut *raised.borrow_mut())) {
         unsafe { rcu_read_lock() };
@@ -86,7 +86,7 @@ pub fn run_irq_work() {
         this.life.check();
         let flags = this.flags.fetch_and(!PENDING, Ordering::SeqCst) & !PENDING;
         fence(Ordering::SeqCst);
-        // SAFETY: It is queued, so it is there.
+        // SAFETY: It is queued, so it exists.
         unsafe { (this.function)(work) };
         this.life.check();
         let _ =
@@ -103,7 +103,7 @@ pub unsafe fn irq_work_sync(work: *mut irq_work) {
     // SAFETY: As above.
     let this = unsafe { &*work };
     this.life.check();
-    // Who sleeps leaves the CPU to the thread that runs it.
+    // A task that sleeps leaves the CPU to the thread that runs the work.
     run_irq_work();
     let mut waiting = this.waiting.lock().unwrap();
     while this.flags.load(Ordering::Acquire) & BUSY != 0 {
@@ -111,7 +111,7 @@ pub unsafe fn irq_work_sync(work: *mut irq_work) {
     }
 }
 
-/// A reader is one until its outermost unlock.
+/// A CPU is a reader until its outermost unlock.
 pub unsafe fn rcu_read_lock() {
     READER.with(|reader| {
         let (depth, guard) = &mut *reader.borrow_mut();
@@ -136,7 +136,7 @@ pub unsafe fn synchronize_rcu() {
     drop(RCU.write().unwrap());
 }
 
-/// Tasks that sleep, and those who have been woken.
+/// Tasks that sleep, and tasks that have been woken.
 pub struct wait_queue_head {
     life: Life,
     entries: Mutex<Vec<*mut wait_queue_entry>>,
@@ -145,7 +145,7 @@ pub struct wait_queue_head {
 
 #[derive(Default)]
 pub struct wait_queue_entry {
-    /// Behind the lock of the queue.
+    /// Protected by the lock of the queue.
     queued: Cell<bool>,
 }
 
@@ -164,7 +164,7 @@ pub unsafe fn __wake_up(queue: *mut wait_queue_head, _: u32, _: c_int, _: *mut c
     let this = unsafe { &*queue };
     this.life.check();
     for entry in this.entries.lock().unwrap().drain(..) {
-        // SAFETY: Who sleeps there takes it off first.
+        // SAFETY: The task that sleeps there removes its entry first.
         unsafe { (*entry).queued.set(false) };
     }
     this.woken.notify_all();
@@ -182,7 +182,7 @@ pub unsafe fn prepare_to_wait_event(
     entry: *mut wait_queue_entry,
     _: c_int,
 ) -> c_long {
-    // SAFETY: As above; `entry` is behind the lock.
+    // SAFETY: As above; the lock protects `entry`.
     let (this, entry) = unsafe { (&*queue, &*entry) };
     this.life.check();
     let mut entries = this.entries.lock().unwrap();
@@ -205,14 +205,14 @@ pub unsafe fn schedule() {
     }
 }
 
-/// The time has come at once.
+/// Times out at once.
 pub unsafe fn schedule_hrtimeout_range(_: *mut i64, _: u64, _: u32) -> c_int {
     thread::yield_now();
     0
 }
 
 pub unsafe fn finish_wait(queue: *mut wait_queue_head, entry: *mut wait_queue_entry) {
-    // SAFETY: As above. Who was taken off does not lock: no wake-up comes any more.
+    // SAFETY: As above. A task whose entry was removed does not lock: no wake-up follows.
     unsafe {
         if (*entry).queued.get() {
             (*queue).life.check();
@@ -249,14 +249,14 @@ pub unsafe fn eventfd_ctx_put(eventfd: *mut eventfd_ctx) {
 }
 
 pub unsafe fn eventfd_signal_mask(eventfd: *mut eventfd_ctx, _: u32) {
-    // SAFETY: The memory is there until the next interleaving.
+    // SAFETY: The memory exists until the next interleaving.
     let this = unsafe { &*eventfd };
     this.life.check();
     SIGNALS[this.fd as usize].fetch_add(1, Ordering::Relaxed);
     this.life.check();
 }
 
-/// How often eventfd `fd` was signalled since it was last asked.
+/// Returns how often eventfd `fd` was signalled since the last call.
 pub fn take_signals(fd: i32) -> u32 {
     SIGNALS[fd as usize].swap(0, Ordering::Relaxed)
 }

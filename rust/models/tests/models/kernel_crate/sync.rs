@@ -19,7 +19,7 @@ use std::{
     ptr,
 };
 
-/// As in the `kernel` crate, over the atomics of loom.
+/// As in the `kernel` crate, based on the atomics of loom.
 pub mod atomic {
     use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering as Order};
 
@@ -44,7 +44,7 @@ pub mod atomic {
         Relaxed = Relaxed;
         Acquire = Acquire;
         Release = Release;
-        // As much as the models rely on; the kernel's is a full barrier.
+        // The models rely only on this; in the kernel it is a full barrier.
         Full = AcqRel;
     }
 
@@ -140,8 +140,8 @@ pub mod atomic {
 }
 
 thread_local! {
-    /// What was freed in this interleaving. Its memory is kept until the next, so that a use of it
-    /// is noticed and not undefined.
+    /// Objects that were freed in this interleaving. Their memory is kept until the next one, so
+    /// that a use is detected, and is not undefined behaviour.
     static FREED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
     /// How many objects are allocated.
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
@@ -165,7 +165,7 @@ pub fn allocate<T>(value: T) -> *mut T {
 ///
 /// # Safety
 ///
-/// Once for each.
+/// At most once for each place.
 pub unsafe fn free<T: 'static>(place: *mut T) {
     // SAFETY: It is initialised. What follows owns the memory only, which has the same layout.
     let memory = unsafe {
@@ -176,7 +176,7 @@ pub unsafe fn free<T: 'static>(place: *mut T) {
     ALLOCATED.with(|count| count.set(count.get() - 1));
 }
 
-/// Notices a use after the end of what it is a part of, and one that nothing orders before that
+/// Detects a use of the enclosing object after its end, or a use that is not ordered before its
 /// end.
 pub struct Life {
     uses: UnsafeCell<()>,
@@ -191,7 +191,7 @@ impl Life {
         }
     }
 
-    /// It is being used.
+    /// Notes a use.
     pub fn check(&self) {
         assert!(!self.over.get(), "used after its end");
         self.uses.with(|_| ());
