@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Take fixes out of the module, one at a time, and see that the selftests notice.
+"""Remove fixes from the module, one at a time, and check that the selftests notice.
 
-The mutations stand in selftests/mutations/table.toml. First the tests that are named there must pass on the module as it is.
-Then each mutated module is built in build/mutations/NAME, booted, and its test run: it must fail. A machine that hangs or
-crashes, or a card that finds a violation, is a failure as well. A boot may take twice the time that the test took before, and
-hangs when it does not end in the longer time of a second boot either. The last line is `N passed, N failed`; passed is caught.
+The mutations are in selftests/mutations/table.toml. First the tests that are named there must pass on the unmodified module. Then
+each mutated module is built in build/mutations/NAME and booted, and its test is run and must fail. A machine that hangs or crashes,
+or a card that finds a violation, counts as a failure. A boot may take twice the time that the test took before, and counts as hung
+if it does not end in the longer time of a second boot either. The last line is `N passed, N failed`; passed means caught.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from fermatavm.kernel import kernel_named
 
 TABLE = TOP / "selftests/mutations/table.toml"
 OUT = BUILD / "mutations"
-# How much longer a boot may take the second time.
+# Factor by which a second boot may take longer.
 LONGER = 3
 PARTS = ("Kbuild", "include", "rust", "uapi")
 RESULT = re.compile(r"^(ok|not ok) \d+ (\S+)(.*)$")
@@ -54,7 +54,7 @@ class Mutation:
         return self.kernel, self.card, self.iommu, self.params, self.boot, self.env
 
     def mutated(self):
-        """The texts of the files that change. An error when one is not what the table says it is."""
+        """Return the texts of the files that change. Fail if a text is not as in the table."""
         texts = {}
         for edit in self.edits:
             file = edit["file"]
@@ -71,7 +71,7 @@ class Mutation:
         return texts
 
     def build(self):
-        """Build the mutated module; sets `ko`, or `failure`."""
+        """Build the mutated module. Set `ko`, or `failure`."""
         try:
             texts = self.mutated()
         except ValueError as error:
@@ -97,7 +97,7 @@ class Mutation:
             self.ko = objects / "fermata.ko"
 
     def boot_until_begun(self, timeout):
-        """Boot, and again if the test does not begin. Returns what `run_tests` does, and whether the test began."""
+        """Boot, and boot again if the test does not begin. Return the result of `run_tests`, and whether the test began."""
         for _ in range(2):
             status, log, console = run_tests(self.name, self.configuration, self.ko, [(self.program, self.test)], timeout)
             if any(line.startswith("#  RUN") for line in log):
@@ -105,7 +105,7 @@ class Mutation:
         return status, log, console, False
 
     def run(self, timeout):
-        """Whether the test fails, and how."""
+        """Return whether the test fails, and how."""
         status, log, console, begun = self.boot_until_begun(timeout)
         if begun and status == boot.TIMED_OUT and not any(line.startswith("not ok") for line in log):
             print(f"{self.name}: no end in {timeout} seconds; once more, with {LONGER * timeout}", flush=True)
@@ -124,7 +124,7 @@ class Mutation:
 
 
 def run_tests(name, configuration, ko, tests, timeout):
-    """Boot with `ko` (None: the module as it is) and run tests. Returns the status, the log's lines and the kernel's log."""
+    """Boot with `ko` (None: the unmodified module) and run tests. Return the status, the log's lines and the kernel's log."""
     kernel, card, iommu, params, more, env = configuration
     uptime = "read -r up _ </proc/uptime; echo \"# uptime $up"
     script = "; ".join(f'{uptime} {program}.{test}"; /selftests/{program} -t {test} || status=1' for program, test in tests)
@@ -146,14 +146,14 @@ def run_tests(name, configuration, ko, tests, timeout):
 
 
 def seconds_of(log, whole):
-    """Return what a boot for each of the tests alone takes, in seconds, when a boot for all of them took `whole`."""
+    """Return how long a boot for each test alone takes, in seconds, if a boot for all tests took `whole`."""
     begins = [(float(found.group(1)), found.group(2)) for line in log if (found := BEGIN.match(line))]
     took = {test: end - begin for (begin, test), (end, _) in itertools.pairwise(begins)}
     return {test: whole - sum(took.values()) + seconds for test, seconds in took.items()}
 
 
 def baseline(mutations):
-    """Run what is named for each configuration on the module as it is. Returns the tests that do not pass, and the seconds of each."""
+    """Run the named tests of each configuration on the unmodified module. Return the tests that fail, and the seconds of each."""
     bad, seconds = [], {}
     groups = {}
     for mutation in mutations:
@@ -178,7 +178,7 @@ def baseline(mutations):
 
 
 def run_all(mutations, timeout):
-    """Build the next while one is booted. Returns rows of the table."""
+    """Build the next mutation while one is booted. Return rows of the table."""
     rows = []
     bad, seconds = baseline(mutations)
     mutations[0].build()
