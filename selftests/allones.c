@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The card is gone at any moment: it dies at the first read of a register, then at the second, and
- * so on until what is done reads no more. A call says ENODEV, or did what it was asked for; nobody
- * takes all-ones for a value, nothing hangs, and the card can be bound anew.
+ * The card can be gone at any moment: it dies at the first read of a register, then at the second,
+ * and so on until the scene has no more reads. A call returns ENODEV, or has done its work;
+ * all-ones is never taken for a value, nothing hangs, and the card can be bound again.
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
@@ -13,7 +13,7 @@
 
 FM_FIXTURE_CARD(allones);
 
-/* Many cards die in each. */
+/* The card dies many times in each. */
 #define SLOW_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, 300)
 
 /* --- the card ---------------------------------------------------------------- */
@@ -92,7 +92,7 @@ static int until_on_slot(struct fm_ctx *c)
 	return rc;
 }
 
-/* The slot answers for a job that was resumed. */
+/* Waits until the registers of a resumed job can be read. */
 static int until_restored(struct fm_ctx *c)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -105,7 +105,7 @@ static int until_restored(struct fm_ctx *c)
 	return rc;
 }
 
-/* The registers that a list's job has for results: -EPROTO: they are not what they must be. */
+/* Reads the result registers of a list's job; -EPROTO: they have wrong values. */
 static int results(struct fm_ctx *c, const struct fm_expect *e)
 {
 	u64 count, checksum;
@@ -128,7 +128,7 @@ static int begin_job(struct scene *s)
 	return rc ? rc : until_on_slot(&s->c);
 }
 
-/* The job of the other one, from its start to its results. */
+/* Runs the job of the other context, from its start to its results. */
 static int other_job(struct scene *s)
 {
 	int rc = fm_start(s->other.fd);
@@ -140,7 +140,7 @@ static int other_job(struct scene *s)
 	return rc;
 }
 
-/* Saved, another one meanwhile, restored, looked at, ended. */
+/* The job is saved, while another job runs, restored, read, and ended. */
 static int save_and_restore(struct scene *s)
 {
 	int rc = begin_job(s);
@@ -167,12 +167,12 @@ static int save_and_restore(struct scene *s)
 	return rc ? rc : results(&s->c, NULL);
 }
 
-/* A job is stopped by its window: who is told an address is told the right one. */
+/* The window stops a job: if an address is reported, it is the right one. */
 static int fault(struct scene *s)
 {
 	u64 address = s->other.base + s->other.len;
 	struct fermata_status st;
-	/* Without results that would be read, too. */
+	/* Without declared results, which would be read, too. */
 	int rc = fm_results(s->other.fd, NULL, 0);
 
 	if (!rc)
@@ -208,7 +208,7 @@ static int reset_of_slot(struct scene *s)
 	return rc ? rc : other_job(s);
 }
 
-/* The owner goes away under a job: nobody waits for ever. */
+/* The owner closes the context during a job: nothing waits for ever. */
 static int close_under_a_job(struct scene *s)
 {
 	int rc = begin_job(s);
@@ -217,7 +217,7 @@ static int close_under_a_job(struct scene *s)
 	return rc ? rc : other_job(s);
 }
 
-/* The driver goes away under a job. */
+/* The driver is unbound during a job. */
 static int unbind_under_a_job(struct scene *s)
 {
 	int rc = begin_job(s), unbound = fm_unbind();
@@ -229,7 +229,7 @@ static int unbind_under_a_job(struct scene *s)
 	return rc;
 }
 
-/* The machine sleeps under a job, which is saved before it and restored after it. */
+/* The machine sleeps during a job, which is saved before and restored afterwards. */
 static int sleep_under_a_job(struct scene *s)
 {
 	int rc = begin_job(s);
@@ -246,14 +246,14 @@ static int sleep_under_a_job(struct scene *s)
 
 typedef int (*scene_fn)(struct scene *s);
 
-/* What must be after the card has died: NULL, or what is not. */
+/* Checks the state after the card has died: NULL, or what is wrong. */
 static const char *is_noticed(struct scene *s, int rc)
 {
 	struct fm_ctx *c = s->c.fd >= 0 ? &s->c : &s->other;
 
 	if (rc && rc != -ENODEV)
 		return "another error than ENODEV";
-	/* It died at the last read, and whoever looks next learns of it. */
+	/* It died at the last read, and the next access reveals this. */
 	if (!rc)
 		rc = fm_start(c->fd);
 	if (!rc || rc == -EBUSY)
@@ -279,8 +279,9 @@ static int step(void)
 }
 
 /*
- * The read at which the card dies next.  On a slow kernel it takes the machine long to fall asleep: a
- * card that is polled is read many hundred times until then, and a walk of each would take hours.
+ * The read at which the card dies next.  On a slow kernel the machine takes long to fall asleep,
+ * and a polled card is read many hundred times until then: a walk through each read would take
+ * hours.
  */
 static int next_read(scene_fn play, int n)
 {
@@ -289,7 +290,7 @@ static int next_read(scene_fn play, int n)
 	return n + (n > 40 ? n / 4 : 10);
 }
 
-/* least: there are as many reads at least, at each of which the card dies once. */
+/* Lets the card die once at each read, of which there must be at least `least`. */
 static void walk(struct __test_metadata *_metadata, scene_fn play, int least)
 {
 	bool unbinds = play == unbind_under_a_job, dead = true;
@@ -322,7 +323,7 @@ static void walk(struct __test_metadata *_metadata, scene_fn play, int least)
 
 SLOW_TEST(allones, point_01_while_jobs_are_saved_and_restored)
 {
-	/* A relay switches without a read: those that are left are of registers. */
+	/* A relay switches without reads of the status: the remaining reads are of registers. */
 	walk(_metadata, save_and_restore, card_relay() ? 8 : 10);
 }
 
@@ -357,7 +358,7 @@ SLOW_TEST(allones, point_01_while_the_machine_sleeps)
 	walk(_metadata, sleep_under_a_job, 6);
 }
 
-/* One that dies while it is bound is not bound, or it is noticed later. */
+/* If the card dies during probe, probe fails, or the death is noticed later. */
 SLOW_TEST(allones, point_01_while_it_is_bound)
 {
 	struct fermata_slot_info info = { .size = sizeof(info) };
@@ -376,7 +377,7 @@ SLOW_TEST(allones, point_01_while_it_is_bound)
 			ASSERT_EQ(-ENODEV, rc);
 			ASSERT_TRUE(dead);
 		} else if (dead) {
-			/* At a read that could have had this value: the next one tells. */
+			/* All-ones is valid for that read: the next read reveals the death. */
 			fd = fm_open_dev(0);
 			EXPECT_EQ(-ENODEV, fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &info));
 			EXPECT_EQ(0, fm_calls_not_gone(fd));
@@ -390,7 +391,7 @@ SLOW_TEST(allones, point_01_while_it_is_bound)
 	ASSERT_GOOD(works());
 }
 
-/* --- it is gone when its state is to be saved -------------------------------------- */
+/* --- the card is gone when its state is to be saved --------------------------------- */
 
 static void *reset_function(void *arg)
 {
@@ -398,12 +399,12 @@ static void *reset_function(void *arg)
 	return NULL;
 }
 
-/* What became of the two: they go on, or both are told that the card is gone. */
+/* Checks both jobs: they continue, or both owners are notified that the card is gone. */
 static const char *go_on_or_are_told(struct scene *s)
 {
 	int rc;
 
-	/* The other one does not wait for the end of a long slice. */
+	/* The other job does not wait for the end of a long slice. */
 	fm_list_cut(&s->c, FM_ENDLESS_NODES);
 	rc = wait_for(&s->c, FERMATA_EVENT_DONE);
 	if (!rc)
@@ -416,7 +417,7 @@ static const char *go_on_or_are_told(struct scene *s)
 	       "one of them is not told" : NULL;
 }
 
-/* The card comes back by itself before the reset, as the kernel waits a minute for one that does not. */
+/* The card comes back before the reset, because the kernel would wait a minute for a dead card. */
 SLOW_TEST(allones, point_01_while_the_function_is_reset)
 {
 	bool dead = true;
@@ -442,7 +443,7 @@ SLOW_TEST(allones, point_01_while_the_function_is_reset)
 			card_fault(0, "dead=0");
 		pthread_join(thread, NULL);
 		die_at_read(0);
-		/* The jobs go on by then, and are looked at. */
+		/* The jobs have resumed by then, and are polled. */
 		dead |= is_dead();
 		card_fault(0, "dead=0");
 		/* The kernel does not reset what it cannot reach. */

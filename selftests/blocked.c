@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory whose page faults nobody answers, under every pointer of every call: unbinding the driver
- * and resetting the function end all the same, and the neighbours go on.
+ * Every pointer of every call points to memory whose page faults are not handled: an unbind of the
+ * driver and a reset of the function still end, and the neighbours continue.
  */
 #include "kselftest_harness.h"
 #include "lib/calls.h"
@@ -11,7 +11,7 @@ FM_FIXTURE_ANY(blocked);
 
 #define MAX	128	/* calls that block at once */
 
-/* How an access to a page of the call's is blocked. */
+/* Which access of the call is blocked. */
 enum block {
 	ARGUMENT,	/* reading the structure */
 	ANSWER,		/* writing it */
@@ -26,7 +26,7 @@ struct blocked {
 	const struct fm_call *call;
 	enum block block;
 	union fm_arg arg;
-	u8 *page;	/* the one whose access blocks */
+	u8 *page;	/* the page whose access blocks */
 	void *argument;
 	int fd;
 	int rc;
@@ -45,7 +45,7 @@ static void *new_page(void)
 	return page;
 }
 
-/* The structure has members that are written. */
+/* Whether the structure has members that the driver writes. */
 static bool has_answer(const struct fm_call *call)
 {
 	switch (call->cmd) {
@@ -89,7 +89,7 @@ static void begin(int uffd, const struct fm_call *call, enum block block, int fd
 	b->fd = fd;
 	b->page = new_page();
 	fm_call_fill(call, &b->arg);
-	/* WAIT must not sleep where its answer is to be blocked. */
+	/* WAIT must not sleep if the write of its answer is to block. */
 	if (call->cmd == FERMATA_IOC_WAIT)
 		b->arg.wait.deadline = 0;
 	b->argument = b->page;
@@ -110,7 +110,7 @@ static void begin(int uffd, const struct fm_call *call, enum block block, int fd
 		fm_die("pthread_create: %s", strerror(errno));
 }
 
-/* Every call, blocked at each of its pointers. */
+/* Makes every call, blocked at each of its pointers. */
 static void begin_all(int uffd, const int *fds)
 {
 	const struct fm_call *call;
@@ -155,7 +155,7 @@ static void answer_all(int uffd)
 	}
 }
 
-/* How many calls have returned, although nobody has answered their faults. */
+/* How many calls have returned, although their faults were not handled. */
 static int returned(void)
 {
 	int i, n = 0;
@@ -186,7 +186,7 @@ FM_TEST(blocked, defect_01_unbind_ends)
 	EXPECT_EQ(0, returned());
 	fm_agent_gone(fm_ready.token);
 	fm_agent_gone(fm_held.token);
-	/* Another card may come while they are blocked still. */
+	/* The card can be bound again while the calls are still blocked. */
 	ASSERT_EQ(0, fm_bind());
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 100, 1000, 5, &e);
@@ -194,7 +194,7 @@ FM_TEST(blocked, defect_01_unbind_ends)
 	fm_ctx_close(&c);
 	answer_all(uffd);
 	for (i = 0; i < count; i++) {
-		/* What was blocked at its answer may have acted before. */
+		/* A call that blocks at its answer may have taken effect before. */
 		bool acted = !all[i].rc && (all[i].block == ANSWER || all[i].block == OUT);
 
 		EXPECT_TRUE(acted || all[i].rc == -ENODEV) {
@@ -236,7 +236,7 @@ FM_TEST(blocked, defect_01_reset_ends)
 	close(uffd);
 }
 
-/* The same of a file of FUSE: a structure, an array, and memory that is to be pinned. */
+/* The same with a file of FUSE: a structure, an array, and memory to be pinned. */
 FM_TEST(blocked, defect_01_unbind_ends_beside_fuse)
 {
 	/* A structure of zeros has no size, and there is no register 0. */

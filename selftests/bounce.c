@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A machine whose DMA goes through bounce buffers (swiotlb=force, as in confidential guests): an
- * engine would work on a copy of its arena, so there is no arena, unless an IOMMU stands between.
+ * engine would work on a copy of its arena, so without an IOMMU arenas are refused.
  */
 #include "kselftest_harness.h"
 #include "lib/mem.h"
@@ -36,7 +36,7 @@ FM_TEST(bounce, defect_07_no_arena_behind_a_bounce_buffer)
 		return;
 	}
 	fm_ctx_setup(&c, FM_LIST, -1);
-	/* Nothing of it stays, however often it is tried. */
+	/* Attempts leave nothing behind, however often they are repeated. */
 	for (i = 0; i < 100; i++) {
 		ASSERT_EQ(-EOPNOTSUPP, fm_ioctl(c.fd, FERMATA_IOC_ARENA_CREATE, &arena));
 		ASSERT_EQ(-EOPNOTSUPP, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));

@@ -246,7 +246,7 @@ FM_TEST(fault, point_08_state_size_changes_later)
 	}
 }
 
-/* A reset that changes or loses an engine ends the card: the checks of probe are no longer valid. */
+/* A reset that changes or loses an engine ends the card: what probe checked is no longer valid. */
 static void change_by_a_reset(struct __test_metadata *_metadata, const char *change)
 {
 	struct fm_expect e;
@@ -415,7 +415,7 @@ static u64 refused(int slot)
 	return card_key(card_cmd("state slot=%d", slot), "fault_info");
 }
 
-/* Fermata: a late write, when the slot has another job, is outside its window, and no fault of that job. */
+/* Fermata: a late write meets the window of the next job, and is no fault of that job. */
 FM_TEST(fault, point_05_write_after_paused_in_another_window)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Seeing and controlling other contexts: by number, with CAP_SYS_ADMIN only. */
+/* Seeing and controlling other contexts: by number, and only with CAP_SYS_ADMIN. */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include "lib/fm.h"
@@ -27,7 +27,7 @@ static int look_up(int fd, u32 context, struct fermata_context_info *info)
 	return rc;
 }
 
-/* Each context is listed once, from any descriptor of the card, and no more. */
+/* From any descriptor of the card, each context is listed exactly once. */
 FM_TEST(control, list_has_each_context_once)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
@@ -55,7 +55,7 @@ FM_TEST(control, list_has_each_context_once)
 	close(bare);
 }
 
-/* A number is not given again to the next context in the same place. */
+/* The number of a closed context is not reused for the next context in the same place. */
 FM_TEST(control, numbers_are_not_given_again)
 {
 	struct fm_ctx c;
@@ -71,7 +71,7 @@ FM_TEST(control, numbers_are_not_given_again)
 	close(bare);
 }
 
-/* The administrator holds, releases and slows a job that is not theirs. */
+/* The administrator holds, resumes and slows the job of another process. */
 FM_TEST(control, job_of_another_process)
 {
 	struct fermata_context_info info;
@@ -114,7 +114,7 @@ FM_TEST(control, job_of_another_process)
 	close(bare);
 }
 
-/* Without the capability: no control, not even of one's own by number, and no pids of others. */
+/* Without the capability: no control by number, even of own contexts, and no pids of others. */
 FM_TEST(control, point_16_needs_cap_sys_admin)
 {
 	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_ENABLED };
@@ -151,7 +151,7 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 		if (fm_ioctl(c.fd, FERMATA_IOC_PARAM, &param) || param.value != 1 ||
 		    param.min <= param.max)
 			_exit(6);
-		/* Nor whether there is such a context. */
+		/* Nor does it learn whether there is such a context. */
 		if (fm_preempt_of(c.fd, 0xfffffff0, 0) != -EPERM)
 			_exit(3);
 		if (look_up(c.fd, n, &info) || info.pid != FERMATA_NO_PID)
@@ -165,7 +165,7 @@ FM_TEST(control, point_16_needs_cap_sys_admin)
 	EXPECT_EQ(getpid(), info.pid);
 }
 
-/* Disabled: off its slot, also the jobs that are started then; enabled: they come to their end. */
+/* Jobs of a disabled context, also new ones, stay off slots; they end when it is enabled. */
 FM_TEST(control, disabled_context_waits)
 {
 	struct fermata_context_info info;
@@ -199,7 +199,7 @@ FM_TEST(control, disabled_context_waits)
 	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 0));
 	fm_job_list(&c, 100, 1000, 1, &e);
 	ASSERT_EQ(0, fm_start(c.fd));
-	/* Held as well: it waits for both. */
+	/* The job is held as well: it waits until both end. */
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 1));
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
@@ -241,7 +241,7 @@ FM_TEST(control, bad_input)
 	EXPECT_EQ(0, memcmp(&before, &after, sizeof(before)));
 }
 
-/* With a number, parameter and reservation are those of the other context, also to be read. */
+/* With a number, calls set and read parameters and the reservation of the other context. */
 FM_TEST(control, parameters_of_another_context)
 {
 	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_WEIGHT };
@@ -295,7 +295,7 @@ static void come_and_go(void)
 	}
 }
 
-/* What is found and then closed is skipped by the list, and ESRCH for who acts on it. */
+/* The list skips a context that is closed meanwhile; a call on it returns ESRCH. */
 FM_TEST(control, contexts_that_close_meanwhile)
 {
 	struct fm_child ch[3];
@@ -338,7 +338,7 @@ FM_TEST(control, contexts_that_close_meanwhile)
 		ASSERT_EQ(-ENOENT, rc);
 		ASSERT_TRUE(listed);
 	}
-	/* Else nothing was raced. */
+	/* Otherwise there was no race. */
 	EXPECT_LT(0, met);
 	EXPECT_LT(0, missed);
 	for (i = 0; i < 3; i++)
@@ -352,7 +352,7 @@ static void *map_of(int fd, u32 context, u64 offset, u64 length)
 	return mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, FERMATA_MMAP_OFFSET(context) + offset);
 }
 
-/* The offset of a mapping, as /proc tells. */
+/* The offset of a mapping, as /proc shows it. */
 static u64 offset_of(const void *at)
 {
 	unsigned long from, offset;
@@ -384,7 +384,7 @@ FM_TEST(control, mapping_tells_its_context)
 	EXPECT_EQ(0xa7, ((u8 *)c.mem)[2 * FM_PAGE + 5]);
 	EXPECT_EQ(MAP_FAILED, map_of(c.fd, number_of(c.fd), 4 * FM_PAGE, FM_PAGE));
 	EXPECT_EQ(EINVAL, errno);
-	/* Of another context. */
+	/* The offset of another context. */
 	fm_ctx_new(&other, FM_LIST, 4 * FM_PAGE);
 	EXPECT_EQ(MAP_FAILED, map_of(c.fd, number_of(other.fd), 0, FM_PAGE));
 	EXPECT_EQ(EINVAL, errno);

@@ -12,7 +12,7 @@ FM_FIXTURE_CARD(cooperative);
 
 #define HOLDS	5
 #define MANY	4000
-/* So often the machine may be too slow for what is looked for. */
+/* Limit of attempts in which the machine may be too slow. */
 #define TRIES	100
 
 static void slot_info(int slot, struct fermata_slot_info *info)
@@ -26,7 +26,7 @@ static void slot_info(int slot, struct fermata_slot_info *info)
 	close(fd);
 }
 
-/* The card has this engine, and can tell it to stop at a boundary. */
+/* Whether the card has this engine, and can tell it to stop at a boundary. */
 static bool has_boundaries(enum fm_engine engine)
 {
 	struct fermata_slot_info info;
@@ -38,7 +38,7 @@ static bool has_boundaries(enum fm_engine engine)
 	return info.flags & FERMATA_SLOT_BOUNDARY;
 }
 
-/* The engine runs, and does so long enough to have done more than so much. */
+/* Waits until the engine runs, and has done more than this. */
 static void until_done(struct fm_ctx *c, u64 more_than)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -49,7 +49,7 @@ static void until_done(struct fm_ctx *c, u64 more_than)
 			fm_die("the engine makes no progress");
 }
 
-/* The engine has just begun with what is up to its next boundary. */
+/* Waits until the engine has just passed a boundary. */
 static void until_behind_boundary(struct fm_ctx *c, u64 boundary)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -87,7 +87,7 @@ static void mix_new(struct mix *m, size_t len, size_t block, u64 seed)
 	mix_job(m, seed);
 }
 
-/* Of a job that is held: NULL, or what is not as after that many whole blocks. */
+/* Checks a held job: NULL, or what differs from the state after this many whole blocks. */
 static const char *stopped_wrong(struct mix *m, u64 blocks)
 {
 	u64 state[2] = {}, digest;
@@ -112,7 +112,7 @@ static const char *stopped_wrong(struct mix *m, u64 blocks)
 	return wrong;
 }
 
-/* Wherever it is held, blocks are whole: the buffer is the model's to the byte. */
+/* Wherever the job is held, blocks are complete: the buffer equals the model's to the byte. */
 FM_TEST(cooperative, held_between_blocks)
 {
 	struct fermata_slot_info before, after;
@@ -151,7 +151,7 @@ FM_TEST(cooperative, held_between_blocks)
 	EXPECT_EQ(before.switches + 1 + HOLDS, after.switches);
 }
 
-/* The ends of slices, too: two that take turns have the results that each has alone. */
+/* Slices end between blocks, too: two jobs that take turns have the same results as alone. */
 FM_TEST(cooperative, slices_end_between_blocks)
 {
 	static struct card_turn turns[MANY];
@@ -196,7 +196,7 @@ FM_TEST(cooperative, slices_end_between_blocks)
 	}
 }
 
-/* Engines that can be saved anywhere stop at a boundary if the context wants it, else at once. */
+/* Engines that can be saved anywhere stop at a boundary only if the context is cooperative. */
 static void held_where_told(struct __test_metadata *_metadata, enum fm_engine engine, u64 boundary)
 {
 	struct fm_turn want[2 + 6 * HOLDS];
@@ -216,7 +216,7 @@ static void held_where_told(struct __test_metadata *_metadata, enum fm_engine en
 	for (i = 0; i < 2 * HOLDS; i++) {
 		bool at_boundary = i % 2 == 0;
 
-		/* While it runs: it holds at once, and disturbs nobody. */
+		/* A change while the job runs takes effect at once, and does not preempt. */
 		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, at_boundary);
 		fm_hold(&c);
@@ -253,7 +253,7 @@ FM_TEST(cooperative, sha256_is_held_where_told)
 	held_where_told(_metadata, FM_SHA, 4096);
 }
 
-/* An administrator may make any context cooperative; setting it preempts nobody. */
+/* An administrator may make any context cooperative, which preempts no job. */
 FM_TEST(cooperative, set_by_number_while_it_runs)
 {
 	struct fm_expect e;
@@ -289,7 +289,7 @@ FM_TEST(cooperative, set_by_number_while_it_runs)
 		{ c.slot, CARD_FINISHED, &c } }, 5));
 }
 
-/* What a job works until its boundary is no part of what a save is measured to take. */
+/* The work of a job until its boundary does not count for the measured time of saves. */
 FM_TEST(cooperative, way_to_the_boundary_is_no_save)
 {
 	struct fermata_slot_info before, after;
@@ -321,7 +321,7 @@ FM_TEST(cooperative, way_to_the_boundary_is_no_save)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* One that is on its way to a boundary, and is not cooperative any more, stops at once. */
+/* A job on its way to a boundary stops at once when its context is no longer cooperative. */
 FM_TEST(cooperative, not_any_more_on_the_way)
 {
 	static struct card_turn turns[MANY];
@@ -336,12 +336,12 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 	fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
 	fm_job_any(&c, 4 << 20, 3, &e);
 	do {
-		/* The boundary may come first: 4 ms are not long. Each try has a job of its own, of 4 s. */
+		/* The boundary, 4 ms away, may come first. Each attempt has its own job, of 4 s. */
 		card_speed(c.slot, 1);
 		fm_must_start(&c);
 		/*
-		 * PAUSE is repeated the sooner the shorter saves are: one more that is. A PAUSE that
-		 * is lost in a restore would be a long one.
+		 * The shorter saves are, the sooner PAUSE is repeated: one more short save. A PAUSE
+		 * that is lost in a restore would count as a long save.
 		 */
 		until_done(&c, 0);
 		fm_hold(&c);
@@ -368,7 +368,7 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 	EXPECT_EQ(CARD_PAUSED, turns[2].what);
 }
 
-/* Work that may not wait waits for the boundary if it is near enough: the job is cooperative for everybody. */
+/* Urgent work waits for a boundary that is near enough: jobs are cooperative for all others. */
 FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 {
 	struct fm_expect eb, el;
@@ -382,7 +382,7 @@ FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 	fm_tenant_list(&lc, FM_LONG_SLICE, 2000, 2, &el);
 	fm_param(be.fd, FERMATA_PARAM_COOPERATIVE, 1);
 	fm_param(lc.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
-	/* However late timers are. */
+	/* A bound that late timers do not exceed. */
 	wait = fm_sysfs_number(-1, "boundary_wait_us");
 	ASSERT_EQ(0, fm_put(fm_sysfs_path(-1, "boundary_wait_us"), "10000000"));
 	card_speed(be.slot, 1);
@@ -403,7 +403,7 @@ FM_TEST(cooperative, urgent_work_waits_for_the_boundary)
 	ASSERT_EQ(0, fm_put(fm_sysfs_path(-1, "boundary_wait_us"), text));
 }
 
-/* It works within a block: the buffer is not as it was any more. */
+/* Waits until the engine works within a block: the buffer has changed. */
 static void until_mixing(struct mix *m)
 {
 	const volatile u8 *mem = m->c.mem + FM_DATA;
@@ -414,7 +414,7 @@ static void until_mixing(struct mix *m)
 			fm_die("the engine makes no progress");
 }
 
-/* Starts both, the second when the first works on its first block of 65 ms, and waits for both. */
+/* Starts a job, and another during the first block of 65 ms of the first; waits for both. */
 static void one_makes_way(struct mix *slow, struct mix *waits)
 {
 	card_speed(slow->c.slot, 1);
@@ -426,7 +426,7 @@ static void one_makes_way(struct mix *slow, struct mix *waits)
 	fm_wait(slow->c.fd, FERMATA_EVENT_DONE);
 }
 
-/* The preempt timeout bounds the way to the boundary; the slot is reset, and others go on. */
+/* The preempt timeout limits the way to the boundary: the slot is reset, and others continue. */
 FM_TEST(cooperative, point_04_boundary_not_reached_in_time)
 {
 	struct fermata_status st;
@@ -446,7 +446,7 @@ FM_TEST(cooperative, point_04_boundary_not_reached_in_time)
 	fm_param(slow.c.fd, FERMATA_PARAM_TIMESLICE, FM_MS);
 	fm_param(slow.c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 2 * FM_MS);
 	do {
-		/* Where 2 ms take 60, the boundary comes first. */
+		/* On a machine on which 2 ms take 60 ms, the boundary comes first. */
 		ASSERT_GT(TRIES, tries++);
 		mix_job(&slow, tries);
 		mix_job(&waits, tries);
@@ -459,7 +459,7 @@ FM_TEST(cooperative, point_04_boundary_not_reached_in_time)
 	EXPECT_EQ(ETIME, st.error);
 	EXPECT_EQ(resets + 1, fm_slot_resets(slow.c.slot));
 
-	/* With time for it nothing is wrong with the same job. */
+	/* With enough time the same job ends well. */
 	fm_param(slow.c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
 	mix_job(&slow, 77);
 	mix_job(&waits, 78);

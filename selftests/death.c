@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A tenant dies in every state that a job can have. As soon as the process is
- * reaped its pages belong to nobody: an engine that touches them later is a
- * violation, which the teardown finds. The other tenants notice nothing.
+ * reaped its pages have no owner: a later access of an engine is a violation,
+ * which the teardown finds. The other tenants are not affected.
  */
 #include "kselftest_harness.h"
 #include <setjmp.h>
@@ -93,7 +93,7 @@ static void dies(struct __test_metadata *_metadata, enum when when)
 		card_until_runs(slot, token);
 	if (when == HUNG)
 		card_fault(slot, "hang=1");
-	/* Somebody waits for the slot, where the dying one has it. */
+	/* If the victim has the slot, another job waits for it. */
 	if (when == RUNNING || when == SAVING || when == RESTORING)
 		ASSERT_EQ(0, fm_start(other.fd));
 	errors = card_counter(slot, "dma_errors");
@@ -171,7 +171,7 @@ FM_TEST(death, point_06_kill_while_waiting)
 	dies(_metadata, WAITING);
 }
 
-/* The job was stopped, and not saved: its slot was reset or, where there is a relay, told to drop it. */
+/* Was the job stopped without a save, by a reset or, on a relay, by an order to drop it? */
 static bool was_cut_off(int slot, u64 token, u64 from, u64 resets)
 {
 	if (!card_relay())
@@ -179,7 +179,7 @@ static bool was_cut_off(int slot, u64 token, u64 from, u64 resets)
 	return card_had(from, CARD_DROPPED, token) && resets == card_counter(slot, "resets");
 }
 
-/* The slot is reset for a running job's death, and only then. */
+/* The slot is reset when a running job dies, and only then. */
 FM_TEST(death, point_05_running_job_is_reset_before_its_memory_goes)
 {
 	int slot = fm_slot_of(FM_LIST);
@@ -203,7 +203,7 @@ FM_TEST(death, point_05_running_job_is_reset_before_its_memory_goes)
 	EXPECT_EQ(reads, card_counter(slot, "dma_reads"));
 }
 
-/* Many die at once, in whatever state they are; one survives. */
+/* Many tenants die at once, in whatever state they are; one survives. */
 FM_TEST(death, point_06_many_die_at_once)
 {
 	int slot = fm_slot_of(FM_LIST), i, round;
@@ -286,7 +286,7 @@ FM_TEST(death, point_06_exit_with_mapped_arena)
 	EXPECT_EQ(0, info.contexts);
 }
 
-/* The mapping holds the context when the descriptor is closed. */
+/* The mapping keeps the context after the descriptor is closed. */
 FM_TEST(death, mapping_keeps_the_context)
 {
 	struct fermata_card_info info;
@@ -309,7 +309,7 @@ FM_TEST(death, mapping_keeps_the_context)
 	EXPECT_FALSE(card_runs(c.slot, c.token));
 }
 
-/* A child has the descriptor, but not the mapping. */
+/* A child inherits the descriptor, but not the mapping. */
 FM_TEST(mapping, not_inherited_over_fork)
 {
 	struct fm_child ch;
@@ -322,7 +322,7 @@ FM_TEST(mapping, not_inherited_over_fork)
 	if (!ch.pid) {
 		u8 vec[16];
 
-		/* Not mapped at all: no page to ask for. */
+		/* The range is not mapped at all. */
 		if (!mincore(c.mem, c.len, vec) || errno != ENOMEM)
 			_exit(1);
 		signal(SIGSEGV, SIG_DFL);
@@ -332,12 +332,12 @@ FM_TEST(mapping, not_inherited_over_fork)
 	status = fm_reap(&ch);
 	EXPECT_TRUE(WIFSIGNALED(status));
 	EXPECT_EQ(SIGSEGV, WTERMSIG(status));
-	/* Its end was not the context's. */
+	/* The context has outlived the child. */
 	fm_job_list(&c, 100, 1000, 1, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* Nor is it dumped, nor can it grow. */
+/* The mapping is not dumped, and cannot grow. */
 FM_TEST(mapping, flags)
 {
 	char line[512], want[40];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Contexts that the administrator disables and enables, as the card sees what they do. */
+/* Contexts that the administrator disables and enables, and the effects as the card sees them. */
 #include "kselftest_harness.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ static int enable(struct fm_ctx *c, bool on)
 	return rc;
 }
 
-/* Where failing is not what is tested. */
+/* Enables or disables a context; dies if the call fails. */
 static void must_enable(struct fm_ctx *c, bool on)
 {
 	int rc = enable(c, on);
@@ -35,7 +35,7 @@ static u32 attributes(struct fm_ctx *c)
 	return st.attributes;
 }
 
-/* It leaves its slot although nobody waits for that, which others may use then. */
+/* The job of a disabled context leaves its slot at once, and others may use the slot. */
 FM_TEST(enable, job_leaves_its_slot_at_once)
 {
 	struct fermata_status st;
@@ -70,7 +70,7 @@ FM_TEST(enable, job_leaves_its_slot_at_once)
 		{ c.slot, CARD_FINISHED, &c } }, 7));
 }
 
-/* Its jobs are accepted, and begin when it is enabled: in no other order than that. */
+/* Jobs of a disabled context are accepted, and begin only when it is enabled. */
 FM_TEST(enable, start_is_accepted_and_waits)
 {
 	struct fm_expect e[3];
@@ -106,7 +106,7 @@ FM_TEST(enable, start_is_accepted_and_waits)
 		{ c[0].slot, CARD_START, &c[0] }, { c[0].slot, CARD_FINISHED, &c[0] } }, 6));
 }
 
-/* Held and disabled: whichever ends first, it waits for the other. */
+/* A job that is held and disabled waits until both have ended, in any order. */
 FM_TEST(enable, holding_is_another_matter)
 {
 	struct fm_expect e;
@@ -149,7 +149,7 @@ FM_TEST(enable, holding_is_another_matter)
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
 }
 
-/* A disabled job that waits ends nobody's slice, under no policy. */
+/* Under no policy does a disabled job end the slice of another. */
 FM_TEST(enable, nobody_makes_way_for_it)
 {
 	static const char * const policies[] = {
@@ -184,7 +184,7 @@ FM_TEST(enable, nobody_makes_way_for_it)
 	fm_end_endless(&waits);
 }
 
-/* Disabled at any moment of a job, again and again: nothing is lost, nothing is done twice. */
+/* A context is disabled at any moment of a job, again and again: no work is lost or done twice. */
 FM_TEST(enable, at_any_moment)
 {
 	struct fm_expect e[3];
@@ -209,7 +209,7 @@ FM_TEST(enable, at_any_moment)
 	ASSERT_GOOD(fm_runs_wrong(c, 3));
 }
 
-/* What is set meanwhile holds afterwards. */
+/* Parameters that are set meanwhile apply afterwards. */
 FM_TEST(enable, parameters_are_set_meanwhile)
 {
 	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_SLOT_MASK };
@@ -246,7 +246,7 @@ FM_TEST(enable, parameters_are_set_meanwhile)
 		{ other, CARD_FINISHED, &c } }, 5));
 }
 
-/* It is closed, or its process dies, as any other is. */
+/* A disabled context can be closed, and its process can die, like any other. */
 FM_TEST(enable, dies_disabled)
 {
 	struct fm_child ch;
@@ -305,7 +305,7 @@ FM_TEST(enable, point_16_takes_cap_sys_admin)
 		fm_hear(&ch);
 		if (fm_param_set_of(c.fd, number, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 			_exit(3);
-		/* Nor is told whether there is such a context. */
+		/* Nor does it learn whether there is such a context. */
 		if (fm_param_set_of(c.fd, number + 1, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 			_exit(4);
 		_exit(0);

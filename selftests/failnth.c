@@ -452,7 +452,7 @@ static bool is_of_kernel(int rc)
 	return rc == -ENOMEM || rc == -EFAULT || rc == -EBUSY || rc == -ENOSPC || rc == -EINVAL;
 }
 
-/* Walks through probe, or removal, with all points or those of kmalloc(): the card can be used after each fault. */
+/* Walks through probe or removal, by all points or kmalloc()'s: the card works after each fault. */
 static void walk_driver(struct __test_metadata *_metadata, bool bind, bool only_kmalloc)
 {
 	const char *why = make_all_fail();

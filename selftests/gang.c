@@ -428,7 +428,7 @@ static const char *team_finish(struct team *t)
 #define ARRIVALS	30
 
 /*
- * Beside a job that wants one slot, and latency-critical jobs that take one at once: all members have
+ * Beside a job that wants one slot, and latency-critical jobs that preempt one: all members have
  * their slots, or none has.
  */
 static void beside_a_stream(struct __test_metadata *_metadata, int n)

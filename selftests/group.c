@@ -1775,12 +1775,12 @@ FM_TEST(group, nested_cgroups_that_go)
 	EXPECT_EQ(2, contexts_of(INNER));
 	EXPECT_EQ(4, contexts_of(FIRST));
 	EXPECT_EQ(-EPERM, fm_param_set(c[2].fd, FERMATA_PARAM_PRIORITY, 8));
-	/* A cgroup of the same name is another one. */
+	/* A new cgroup of the same name is another group. */
 	fm_cgroup_make(THIRD);
 	EXPECT_FALSE(is_registered(THIRD));
 	EXPECT_EQ(0, weigh(THIRD, 40));
 	EXPECT_EQ(number[1], group_of(c[2].fd));
-	/* Two at once, one within the other. */
+	/* Two groups at once, one within the other. */
 	fm_cgroup_remove(THIRD);
 	fm_cgroup_remove(INNER);
 	EXPECT_TRUE(comes_to_be_of(c[1].fd, number[0]));
@@ -1791,7 +1791,7 @@ FM_TEST(group, nested_cgroups_that_go)
 	EXPECT_EQ(fm_cgroup_number_of(SIBLING), group_of(c[3].fd));
 	for (i = 0; i < 4; i++)
 		fm_until_preempted(c[i].fd, fm_preemptions(c[i].fd) + 2);
-	/* The outermost and the one below it. */
+	/* The outermost group, and the group below it. */
 	fm_cgroup_remove(SIBLING);
 	fm_cgroup_remove(FIRST);
 	for (i = 0; i < 4; i++) {
@@ -1812,7 +1812,7 @@ FM_TEST(group, nested_cgroups_that_go)
 	ASSERT_GOOD(fm_runs_wrong(c, 4));
 }
 
-/* Nested, cut and nested anew at any moment of jobs: nothing is lost, nothing is done twice. */
+/* Groups are nested, separated and nested again at any moment: no work is lost or done twice. */
 FM_TEST(group, nested_again_and_again)
 {
 	struct fm_expect e[4];
@@ -1830,7 +1830,7 @@ FM_TEST(group, nested_again_and_again)
 		fm_must_start(&c[i]);
 	}
 	for (round = 0; round < 300; round++) {
-		/* All sets of registrations in all orders, sooner or later. */
+		/* This covers all sets of registrations in all orders, sooner or later. */
 		const char *path = chain[round * 7 % 4];
 		bool sets = round * 11 / 4 % 3;
 		int rc = sets ? weigh(path, 1 + round) : fm_group_remove(path);

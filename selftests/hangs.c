@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A test that takes too long, on purpose, and one that comes after it: ./harness says what they must. */
+/* A test that takes too long, on purpose, and one after it: ./harness checks their results. */
 #include "kselftest_harness.h"
 
 #include "lib/sched.h"

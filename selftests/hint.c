@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Jobs that are announced: a slot is vacant for them in time, and what is announced in vain costs. */
+/* Hints: a slot is vacant in time for announced jobs, and wasted hints have a cost. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 
 FM_FIXTURE_CARD(hint);
 
-/* So often the machine may be too slow to start the work in time. */
+/* Limit of attempts in which the machine is too slow to start the work in time. */
 #define TRIES	16
 #define MANY	4000
 #define SAVE_US	5000
-/* What the driver has learned that a save takes: so much sooner the slot is vacant. */
+/* The time of a save that the driver has learned: it vacates the slot this much earlier. */
 #define LEARNED_US	12000
 /* Half a minute at speed 1. */
 #define STEPS	30000000
 
-/* A hint that is right but for the time that the machine may take over the call. Returns for when. */
+/* Gives a hint, valid unless the machine takes too long for the call; returns its time. */
 static u64 give(struct fm_ctx *c, u64 ahead)
 {
 	u64 at;
@@ -29,7 +29,7 @@ static u64 give(struct fm_ctx *c, u64 ahead)
 	return at;
 }
 
-/* Waits until it has come to nothing. */
+/* Waits until the hint was wasted. */
 static void until_vain(struct fm_ctx *c, struct fermata_status *st)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -42,14 +42,14 @@ static void until_vain(struct fm_ctx *c, struct fermata_status *st)
 	} while (st->hints_wasted + st->hints_ignored < st->hints);
 }
 
-/* A group whose hints were wrong is not listened to for a while: each test has one of its own. */
+/* Hints of a group are ignored for a while after a wasted one, so each test has its own group. */
 static void enter_new_group(void)
 {
 	if (fm_has_cgroups())
 		fm_enter(0);
 }
 
-/* A best-effort job that runs, and a latency-critical context without one. */
+/* Makes a best-effort job that runs, and a latency-critical context without a job. */
 static void begin(struct fm_ctx *be, struct fm_ctx *lc)
 {
 	enter_new_group();
@@ -61,11 +61,11 @@ static void begin(struct fm_ctx *be, struct fm_ctx *lc)
 	fm_job_endless(be);
 	fm_must_start(be);
 	card_until_runs(be->slot, be->token);
-	/* An engine that restores does not hear. */
+	/* An engine ignores PAUSE during a restore. */
 	fm_sleep_us(2000);
 }
 
-/* Waits until its job was put on a slot so often: one that is being saved still runs, for the card. */
+/* Waits until its job was put on a slot this often; for the card, a job in a save still runs. */
 static void until_turns(int fd, u64 turns)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -79,7 +79,7 @@ static void until_turns(int fd, u64 turns)
 	} while (st.slices < turns);
 }
 
-/* Nobody comes: the slot was made vacant for nothing, and is given back when the hint expires. */
+/* No work arrives: the slot was vacated in vain, and is given back when the hint expires. */
 FM_TEST(hint, made_vacant_and_given_back)
 {
 	u64 from, end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -88,20 +88,20 @@ FM_TEST(hint, made_vacant_and_given_back)
 
 	begin(&be, &lc);
 	from = card_history_end();
-	/* If the machine is too slow to hear its timer in time, nothing happens. */
+	/* If the machine handles its timer too late, nothing happens. */
 	do {
 		ASSERT_LT(fm_now(), end);
 		give(&lc, 20 * FM_MS);
 		until_vain(&lc, &st);
 	} while (card_history_end() == from);
 	until_turns(be.fd, 2);
-	/* The card may come to what was written later. */
+	/* The card may handle writes later. */
 	card_until_runs(be.slot, be.token);
 	EXPECT_LE(1, st.hints_wasted);
 	EXPECT_EQ(0, st.slices);
 	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
 		{ 0, CARD_PAUSE, &be }, { 0, CARD_PAUSED, &be }, { 0, CARD_RESUME, &be } }, 3));
-	/* Whoever wastes is not listened to for a while. */
+	/* After wasted hints the context's hints are ignored for a while. */
 	while (!st.hints_ignored) {
 		ASSERT_LT(fm_now(), end);
 		give(&lc, 5 * FM_MS);
@@ -111,7 +111,7 @@ FM_TEST(hint, made_vacant_and_given_back)
 	fm_end_endless(&be);
 }
 
-/* Comes sooner than announced: nothing was wasted. Taken back: as if it had not been given. */
+/* Work that arrives early wastes nothing. A hint that is taken back has no effect. */
 FM_TEST(hint, used_and_taken_back)
 {
 	struct fermata_status st;
@@ -135,7 +135,7 @@ FM_TEST(hint, used_and_taken_back)
 	fm_end_endless(&be);
 }
 
-/* Best-effort work takes no slot at once, so neither does its hint. */
+/* Best-effort work does not preempt at once, so neither does its hint. */
 FM_TEST(hint, of_best_effort_work_disturbs_nobody)
 {
 	struct fermata_status st;
@@ -236,7 +236,7 @@ static void begin_slow(struct pair *p)
 	fm_must_start(&p->be);
 	for (i = 0; i <= 12; i++) {
 		card_until_runs(p->be.slot, p->be.token);
-		/* An engine that restores does not hear. */
+		/* An engine ignores PAUSE during a restore. */
 		fm_sleep_us(2000);
 		fm_until_state(p->be.fd, FERMATA_STATE_RUNNING);
 		if (i == 12)
@@ -263,7 +263,7 @@ static u64 hints_used(struct fm_ctx *c)
 	return st.hints_used;
 }
 
-/* The job of `be` has left its slot, seen before anybody wants that; false: not in time. */
+/* Waits until the job of `be` has left its slot; false: not in time. */
 static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
 {
 	while (fm_preemptions(be->fd) == before)
@@ -273,9 +273,9 @@ static bool until_vacant(struct fm_ctx *be, u64 before, u64 until)
 }
 
 /*
- * Announces the work of p->lc, and does that of `work` when the slot was seen to be vacant; again
- * until that was in time, and the hint was used if the work is its own. Returns where the card's
- * events begin, or 0.
+ * Announces the work of p->lc, and starts that of `work` when the slot is vacant. Repeats this
+ * until it was in time and, if the announced work was started, the hint was used. Returns the
+ * number of the first event, or 0.
  */
 static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 {
@@ -286,7 +286,7 @@ static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 	int i;
 
 	for (i = 0; i < TRIES; i++) {
-		/* After a wrong hint they are ignored for a while. */
+		/* After a wasted hint, hints are ignored for a while. */
 		if (i)
 			fm_sleep_us(2000000);
 		card_until_runs(p->be.slot, p->be.token);
@@ -300,14 +300,14 @@ static u64 play(struct pair *p, struct fm_ctx *work, const struct fm_expect *e)
 			fm_die("%s", wrong);
 		if (work == &p->lc)
 			in_time = in_time && hints_used(&p->lc) > used;
-		/* Else it was too late: the other one was back. */
+		/* Otherwise it was too late: the other job had returned. */
 		if (in_time && card_history(from, turns, MANY) >= 3 && turns[2].what == CARD_START)
 			return from;
 	}
 	return 0;
 }
 
-/* PAUSE and PAUSED come before the work does, which then finds the slot vacant. */
+/* PAUSE and PAUSED precede the work, which then finds the slot vacant. */
 FM_TEST(hint, slot_is_vacant_when_the_work_comes)
 {
 	struct fermata_status st;
@@ -332,7 +332,7 @@ FM_TEST(hint, slot_is_vacant_when_the_work_comes)
 	ASSERT_GOOD(end_slow(&p));
 }
 
-/* A higher priority goes before, so its hint does, too. */
+/* A higher priority preempts, so its hint does, too. */
 FM_TEST(hint, of_a_higher_priority)
 {
 	struct pair p;
@@ -345,7 +345,7 @@ FM_TEST(hint, of_a_higher_priority)
 	ASSERT_GOOD(end_slow(&p));
 }
 
-/* Work that is there goes before work that may come: the slot is kept from best-effort work only. */
+/* Existing urgent work precedes announced work: the slot is kept only from best-effort work. */
 FM_TEST(hint, urgent_work_takes_the_slot_that_is_kept)
 {
 	struct fermata_status st;
@@ -363,7 +363,7 @@ FM_TEST(hint, urgent_work_takes_the_slot_that_is_kept)
 	ASSERT_GOOD(end_slow(&p));
 }
 
-/* Urgent work takes nothing from urgent work. */
+/* A hint of urgent work does not preempt urgent work. */
 FM_TEST(hint, of_urgent_work_disturbs_no_other)
 {
 	struct fm_ctx be, lc;
@@ -378,7 +378,7 @@ FM_TEST(hint, of_urgent_work_disturbs_no_other)
 	fm_end_endless(&be);
 }
 
-/* With its time near: what is taken back has no effect, nor has that of one that is gone. */
+/* Shortly before its time, a hint that is taken back, or of a closed context, has no effect. */
 FM_TEST(hint, of_one_that_is_gone)
 {
 	struct fermata_status st;
@@ -418,7 +418,7 @@ FM_TEST(hint, of_one_that_is_gone)
 	fm_end_endless(&be);
 }
 
-/* Who has a job, also one that is held, has no other to announce. */
+/* A context with a job, even a held one, cannot announce another. */
 FM_TEST(hint, refused_while_a_job_has_not_ended)
 {
 	struct fermata_status st;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card is taken out of the machine under its tenants, and plugged in again. */
+/* The card is removed from the machine while tenants use it, and plugged in again. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"
@@ -9,7 +9,7 @@ FM_FIXTURE_CARD(hotplug);
 
 #define ROUNDS	5
 
-/* One that runs, in memory of its own, one that waits for its slot, one that is held, one without a job. */
+/* A job that runs, in the program's own memory, one that waits, one that is held, and none. */
 enum { RUNS, WAITS, HELD, IDLE, ALL };
 
 static void begin(struct fm_ctx *c)
@@ -64,7 +64,7 @@ FM_TEST(hotplug, point_17_unplugged_under_jobs)
 			EXPECT_EQ(POLLERR | POLLHUP, fm_poll_gone(c[i].fd));
 			EXPECT_EQ(i == RUNS ? 0 : SIGBUS, fm_access_signal(c[i].mem));
 		}
-		/* Nothing of theirs is kept for a card that is not there. */
+		/* Nothing of the contexts is kept for a missing card. */
 		EXPECT_EQ(pins, fm_pins());
 		EXPECT_EQ(charged, fm_charged());
 		why = host_ask("plug", 0);

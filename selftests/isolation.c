@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What an engine may touch, and what a tenant finds of those before it: the window
- * alone, the IOMMU alone, both together, according to the card and the machine.
+ * What an engine may access, and what a tenant can find of earlier tenants: with the window
+ * alone, the IOMMU alone, or both together, according to the card and the machine.
  */
 #include "kselftest_harness.h"
 #include <sys/klog.h>
@@ -9,19 +9,19 @@
 #include "lib/sched.h"
 #include "lib/calls.h"
 
-#define ADDRESSES	((1ULL << 48) - 1)	/* that a card has */
+#define ADDRESSES	((1ULL << 48) - 1)	/* of a card */
 #define PATTERN		0xb5a93c6d5e8f7142ULL
 
 FM_FIXTURE_CARD(isolation);
 
-/* What the card adds to the engine's addresses, as it says while a job of the context runs. */
+/* The offset that the card adds to the engine's addresses while a job of the context runs. */
 static u64 offset_of(struct fm_ctx *c)
 {
 	struct fm_expect e;
 	u64 offset;
 
 	fm_job_any(c, 1000, 1, &e);
-	/* It does not end before it was asked. */
+	/* The job does not end before the card was asked. */
 	card_fault(c->slot, "hang=1");
 	if (fm_start(c->fd))
 		fm_die("START");
@@ -63,7 +63,7 @@ static void job(struct fm_ctx *c, const struct stray *s, struct fm_expect *e)
 		fm_job_any(c, 1000, 3, e);
 }
 
-/* A job that goes there fails, says so, and is counted; the next one is right. */
+/* A job that accesses the address fails with it, and is counted; the next job ends well. */
 static const char *astray(struct fm_ctx *c, const struct stray *s, u64 address)
 {
 	static char text[160];
@@ -99,8 +99,8 @@ static const char *astray(struct fm_ctx *c, const struct stray *s, u64 address)
 }
 
 /*
- * Beside the arena, in a neighbour's, in memory of the machine, beyond all addresses:
- * wherever it is, with an IOMMU and without.
+ * Addresses beside the arena, in a neighbour's arena, in memory of the machine, and beyond all
+ * addresses; with an IOMMU and without.
  */
 FM_TEST(isolation, point_18_engine_stays_in_its_window)
 {
@@ -140,7 +140,7 @@ FM_TEST(isolation, point_18_engine_stays_in_its_window)
 
 enum { LOG_READ_ALL = 3, LOG_CLEAR = 5, LOG_CONSOLE_OFF = 6, LOG_CONSOLE_ON = 7 };
 
-/* The kernel's log tells of an access that the IOMMU refused. */
+/* Does the kernel's log report an access that the IOMMU refused? */
 static bool fault_in_log(void)
 {
 	static char log[1 << 20];
@@ -150,7 +150,7 @@ static bool fault_in_log(void)
 	return strstr(log, "DMAR: [DMA") || strstr(log, "fault from EP");
 }
 
-/* Without a window the IOMMU keeps an engine out of the machine's memory, and the kernel says so. */
+/* Without a window the IOMMU keeps engines out of the machine's memory, and the kernel logs it. */
 FM_TEST(isolation, point_18_iommu_protects_the_machine)
 {
 	u64 offset, *guard, errors, end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -168,7 +168,7 @@ FM_TEST(isolation, point_18_iommu_protects_the_machine)
 	offset = offset_of(&c);
 	errors = card_counter(c.slot, "dma_errors");
 	ASSERT_FALSE(fault_in_log());
-	/* What is provoked here is no complaint about the driver. */
+	/* The faults provoked here are no complaints about the driver. */
 	klogctl(LOG_CONSOLE_OFF, NULL, 0);
 	job(&c, &write, &e);
 	ASSERT_EQ(0, fm_reg_write(c.fd, 0x30, (fm_gpa(guard) - offset) & ADDRESSES));
@@ -183,19 +183,19 @@ FM_TEST(isolation, point_18_iommu_protects_the_machine)
 	for (i = 0; i < FM_PAGE / 8; i++)
 		ASSERT_EQ(0x1111111111111111ULL, guard[i]);
 	card_cmd("canary gpa=0x%llx gone", (unsigned long long)fm_gpa(guard));
-	/* The context is as good as before. */
+	/* The context still works. */
 	job(&c, &write, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* --- what is left of those before ---------------------------------------------------- */
+/* --- what is left of earlier tenants -------------------------------------------------- */
 
 static const size_t lengths[] = { FM_PAGE * 16, 2 << 20, 8 << 20 };
 
 #define LENGTHS	(sizeof(lengths) / sizeof(lengths[0]))
 #define REGS	((FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1)
 
-/* The pattern, or half of it, somewhere in these bytes. */
+/* Is the pattern, or half of it, somewhere in these bytes? */
 static bool has_pattern(const void *mem, size_t len)
 {
 	const u32 *word = mem;
@@ -217,7 +217,7 @@ static void all_registers(struct fermata_reg *regs, u64 value)
 	}
 }
 
-/* Has the job run until it is held. */
+/* Runs the job until it is held. */
 static void run(struct fm_ctx *c)
 {
 	card_speed(c->slot, 1);
@@ -226,7 +226,7 @@ static void run(struct fm_ctx *c)
 	card_until_runs(c->slot, c->token);
 }
 
-/* A job without end, and no register written that it can do without. */
+/* Prepares a job without end, and writes only the registers that it needs. */
 static void endless(struct fm_ctx *c)
 {
 	const struct fermata_reg mem[] = {
@@ -240,7 +240,7 @@ static void endless(struct fm_ctx *c)
 		fm_die("REGS_WRITE");
 }
 
-/* Fills everything that a tenant has with the pattern, and ends. */
+/* Fills everything that a tenant has with the pattern, and closes the context. */
 static void leave_traces(enum fm_engine engine, size_t len)
 {
 	struct fermata_reg regs[REGS];
@@ -259,7 +259,7 @@ static void leave_traces(enum fm_engine engine, size_t len)
 	fm_ctx_close(&c);
 }
 
-/* Looks into everything that a tenant can read: NULL or where something was. */
+/* Searches everything that a tenant can read: NULL or where the pattern was. */
 static const char *look_around(enum fm_engine engine, size_t len)
 {
 	static u8 state[4096 * FM_PAGE];
@@ -294,7 +294,7 @@ static const char *look_around(enum fm_engine engine, size_t len)
 	return NULL;
 }
 
-/* A tenant that goes looking finds nothing of the one before, in arenas of every kind of allocation. */
+/* A tenant that searches finds no data of an earlier one, in arenas of every kind of allocation. */
 FM_TEST(isolation, point_19_nothing_is_left_for_who_goes_looking)
 {
 	enum fm_engine engine;
@@ -310,7 +310,7 @@ FM_TEST(isolation, point_19_nothing_is_left_for_who_goes_looking)
 	}
 }
 
-/* Where the card's DMA goes for address 0 of the context that was last on the slot. */
+/* The DMA address for address 0 of the context that was last on the slot. */
 static u64 dma_offset(struct fm_ctx *c)
 {
 	struct fm_expect e;
@@ -322,9 +322,9 @@ static u64 dma_offset(struct fm_ctx *c)
 }
 
 /*
- * Also behind an IOMMU that flushes its IOTLB lazily, which is the default of most distributions: what
- * is freed is out of the card's reach before anybody else can have it. On a card without window check
- * the next job goes looking for it at once.
+ * Also behind an IOMMU that flushes its IOTLB lazily, which is the default of most distributions:
+ * the card cannot access freed pages before they can be reused. On a card without window check the
+ * next job tries to access them at once.
  */
 FM_TEST(isolation, defect_16_freed_pages_are_out_of_reach)
 {
@@ -335,7 +335,7 @@ FM_TEST(isolation, defect_16_freed_pages_are_out_of_reach)
 
 	if (!card_base() || !fm_translated())
 		SKIP(return, "not by the IOMMU alone");
-	/* The kernel tells of each access that is refused, which is a complaint elsewhere. */
+	/* The kernel logs each refused access, which other runs take for a complaint. */
 	if (!getenv("FERMATA_IOMMU_FAULTS"))
 		SKIP(return, "faults of the IOMMU are not expected (FERMATA_IOMMU_FAULTS)");
 	for (i = 0; i < 5; i++) {
@@ -347,7 +347,7 @@ FM_TEST(isolation, defect_16_freed_pages_are_out_of_reach)
 		fm_job_mem(&b, 32 * 1024, 5000, 1, 0, &e);
 		ASSERT_EQ(0, fm_reg_write(b.fd, 0x30, freed - offset));
 		errors = card_counter(b.slot, "dma_errors");
-		/* A touch of its pages is a violation from now on. */
+		/* An access to its pages is a violation from now on. */
 		fm_agent_gone(a.token);
 		munmap(a.mem, a.len);
 		close(a.fd);

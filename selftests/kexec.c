@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Jobs run on every slot, and another kernel takes the machine over: the card is at rest by then,
- * and the driver of the other kernel finds it usable. As `kexec begin KERNEL INITRD` in the first
- * kernel and `kexec end` in the second; together they print three TAP points. `kexec run` only
- * starts the jobs, for a machine that is switched off under them.
+ * Jobs run on every slot when another kernel takes over the machine: the card is at rest by then,
+ * and the driver of the other kernel finds it usable. The test is `kexec begin KERNEL INITRD` in
+ * the first kernel and `kexec end` in the second, which together print three TAP points.
+ * `kexec run` only starts the jobs, for a machine that is switched off while they run.
  */
 #include <sys/mman.h>
 #include <sys/reboot.h>
@@ -24,7 +24,7 @@ static void point(int n, const char *what, const char *wrong)
 	fflush(stdout);
 }
 
-/* A job without end on each engine; how many there are. */
+/* Starts a job without end on each engine; returns the number of jobs. */
 static int begin_jobs(struct fm_ctx *c)
 {
 	int engine, n = 0;
@@ -43,7 +43,7 @@ static int begin_jobs(struct fm_ctx *c)
 	return n;
 }
 
-/* The tokens of the tenants that the second kernel knows nothing of go by its command line. */
+/* Loads the second kernel, and passes the tokens of the tenants on its command line. */
 static void load(const char *kernel, const char *initrd, const struct fm_ctx *c, int n)
 {
 	int image = open(kernel, O_RDONLY | O_CLOEXEC), root = open(initrd, O_RDONLY | O_CLOEXEC);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A thousand deaths (FERMATA_KILLS: how many). On each slot that can have a job without end
- * tenants are killed one after another, each in a state that the card, or the driver, has told of.
- * As soon as one is reaped its pages belong to nobody. A neighbour on the same slot goes on, and
- * gets each of its results to the byte.
+ * tenants are killed one after another, each in a state that the card, or the driver, has reported.
+ * As soon as a tenant is reaped its pages have no owner. A neighbour on the same slot continues,
+ * and each of its results is right to the byte.
  */
 #include "kselftest_harness.h"
 #include <poll.h>
@@ -23,7 +23,7 @@ static const char * const when_names[STATES] = {
 	"polling", "reading", "busy", "mapped"
 };
 
-/* What one slot's processes tell the others. */
+/* Data that the processes of one slot share with the others. */
 struct lane {
 	int slot;
 	enum fm_engine engine;
@@ -36,13 +36,14 @@ struct lane {
 
 #define LANES	8
 #define ARENA	(2 * FM_PAGE)
-/* None of it is ever waited for: the victim is dead before. */
+/* No test waits this long: the victim dies before. */
 #define LONG_US	"5000000"
 
 struct shared {
 	/*
-	 * Held while a context is made, and from a death until the card knows of it: in between, memory
-	 * of the dead can be that of the next one, and the card must not hear of that first.
+	 * Held while a context is made, and from a death until the card knows of it. In between,
+	 * memory of the victim can be reused for the next tenant, which must not be announced to
+	 * the card first.
 	 */
 	pthread_mutex_t memory;
 	struct lane lanes[LANES];
@@ -83,7 +84,7 @@ static int lanes_of_card(struct lane *lanes)
 
 /* --- who dies ---------------------------------------------------------------------- */
 
-/* All that may be done with a context, in any order, for ever. */
+/* Makes all calls that a context allows, in any order, for ever. */
 static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
 {
 	struct fermata_param param = {
@@ -126,7 +127,7 @@ static void be_busy(struct fm_ctx *c, u64 seed, u64 *calls)
 	}
 }
 
-/* Goes to the state as far as it can by itself, and stays there. */
+/* Reaches the state, as far as the victim can by itself, and stays there. */
 static void victim(struct fm_child *ch, enum when when, struct lane *lane, u64 seed)
 {
 	struct pollfd p = { .events = POLLIN };
@@ -144,13 +145,13 @@ static void victim(struct fm_child *ch, enum when when, struct lane *lane, u64 s
 		fm_job_any(&c, 200, seed, &e);
 	else
 		fm_job_endless(&c);
-	/* Off the slot only at its own wish: then the next save and restore are its own. */
+	/* It leaves the slot only on its own request: the next save and restore are its own. */
 	if (when != BUSY)
 		fm_param(c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
 	if (when == POLLING || when == READING)
 		p.fd = fm_eventfd(c.fd);
 	fm_say(ch, c.token);
-	/* QUEUED: it starts when told, behind one that stays. */
+	/* QUEUED: it starts on the parent's word, behind a job that stays on the slot. */
 	if (when == QUEUED)
 		fm_hear(ch);
 	if (when == BUSY)
@@ -215,7 +216,7 @@ static void until_phase(int slot, u64 token, const char *phase)
 	}
 }
 
-/* Until the state is reached. */
+/* Waits until the state is reached. */
 static void lead_to(struct fm_child *ch, enum when when, struct lane *lane, u64 token, u64 seed)
 {
 	u64 calls = lane->calls + seed % 64;
@@ -235,7 +236,7 @@ static void lead_to(struct fm_child *ch, enum when when, struct lane *lane, u64 
 			until_phase(lane->slot, token, "phase=saving");
 		if (when != RESTORING)
 			return;
-		/* No restore comes from here on but the victim's: the neighbour is on the slot. */
+		/* The next restore is the victim's, because the neighbour is on the slot. */
 		until_phase(lane->slot, lane->neighbour, "phase=running");
 		card_set(lane->slot, "restore_us=" LONG_US);
 		fm_say(ch, 0);
@@ -262,7 +263,7 @@ static void lead_to(struct fm_child *ch, enum when when, struct lane *lane, u64 
 		fm_until_blocked(ch->pid, SYS_read);
 }
 
-/* NULL, or what the card has to say against the state that it is said to have died in. */
+/* NULL, or how the card's counters contradict the state in which the victim died. */
 static const char *not_so(enum when when, const struct card_run *run)
 {
 	switch (when) {
@@ -287,7 +288,7 @@ static const char *not_so(enum when when, const struct card_run *run)
 	}
 }
 
-/* Who dies by it, and his token: he has his memory. */
+/* Forks a victim; returns its token once it has its memory. */
 static u64 victim_new(struct fm_child *ch, enum when when, struct lane *lane,
 		      pthread_mutex_t *memory, u64 seed)
 {
@@ -334,7 +335,7 @@ static void kill_one(struct lane *lane, enum when when, pthread_mutex_t *memory,
 	lane->kills[when]++;
 	if (when == RESTORING)
 		card_set(lane->slot, "restore_us=0");
-	/* A save that did not come is nobody else's. */
+	/* A pending fault of a save must not hit another job. */
 	if (when == SAVING)
 		card_fault(lane->slot, "clear");
 	if (first.pid) {
@@ -356,7 +357,7 @@ static u32 kills_of(const struct lane *lane)
 	return n;
 }
 
-/* Each state in turn, beginning anywhere. */
+/* Kills in each state in turn, beginning with an arbitrary one. */
 static void killer(struct lane *lane, pthread_mutex_t *memory, u32 wanted, u64 seed)
 {
 	u64 n;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A kernel that is locked down. It stays so until the machine is booted anew, and loads
- * no module that is not signed: this program is the last to run.
+ * A kernel that is locked down. It stays locked down until the next boot, and loads only
+ * signed modules, so this program is the last to run.
  */
 #include "kselftest_harness.h"
 #include <sys/mount.h>
@@ -23,7 +23,7 @@ static int set_up(void)
 	return rc;
 }
 
-/* Nothing between the card and all memory: not even for who has every capability. */
+/* If nothing keeps the card from all memory, it is refused even to a user with every capability. */
 FM_TEST(lockdown, point_18_card_that_reaches_all_memory)
 {
 	FILE *f;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What contexts take of the machine's memory, seen from outside: the kernel's free pages. On a
- * kernel that keeps freed memory to look at it (KASAN), kmemleak is who tells.
+ * The memory that contexts use, measured by the kernel's free pages. On a kernel that keeps freed
+ * memory to check it (KASAN), kmemleak reports leaks instead.
  */
 #include "kselftest_harness.h"
 #include <sys/resource.h>
@@ -11,11 +11,11 @@
 #include "lib/calls.h"
 
 #define CONTEXTS	1000
-#define SLACK		(2LL << 20)	/* what else comes and goes in a machine */
+#define SLACK		(2LL << 20)	/* other changes in a machine */
 
 FM_FIXTURE_ANY(memory);
 
-/* The free pages that processors keep at hand, tens of MiB, which are not in MemFree. */
+/* The free pages in processors' lists, tens of MiB, which are not in MemFree. */
 static u64 pages_at_hand(void)
 {
 	FILE *zones = fopen("/proc/zoneinfo", "r");
@@ -37,7 +37,7 @@ static u64 pages_at_hand(void)
 	return sum;
 }
 
-/* Bytes that nobody has. */
+/* Free bytes. */
 static u64 free_now(void)
 {
 	int rc = fm_put("/proc/sys/vm/drop_caches", "3");
@@ -47,10 +47,7 @@ static u64 free_now(void)
 	return fm_number_in("/proc/meminfo", "MemFree:") * 1024 + pages_at_hand() * FM_PAGE;
 }
 
-/*
- * Bytes that nobody has, when what waited to be freed is: what RCU frees in bulk is first looked
- * at after 5 seconds.
- */
+/* Free bytes after pending frees are done: RCU first handles bulk frees after 5 seconds. */
 static u64 free_at_rest(void)
 {
 	u64 most = free_now(), now;
@@ -65,7 +62,7 @@ static u64 free_at_rest(void)
 	return most;
 }
 
-/* How much less than before is free, once it is no more than that or nothing comes back. */
+/* How much less than before is free, once nothing is missing or no more is freed. */
 static int64_t gone_since(u64 before)
 {
 	u64 end = fm_now() + 20000 * FM_MS;
@@ -101,7 +98,7 @@ static int set_up(void)
 	return fd;
 }
 
-/* The arena and the snapshot of a context; how many bytes they have. */
+/* Makes the arena and the snapshot buffer of a context; returns their size in bytes. */
 static u64 give_memory(int fd)
 {
 	struct fermata_arena_create arena = { .size = sizeof(arena), .length = FM_PAGE };
@@ -126,7 +123,7 @@ static void run_one(u64 seed)
 	fm_ctx_close(&c);
 }
 
-/* n contexts, one after the other, some with a job. */
+/* Opens and closes n contexts, one after the other, some with a job. */
 static void cycle(u32 n)
 {
 	u32 i;
@@ -169,7 +166,7 @@ TEST_F_TIMEOUT(memory, per_open_context, 600)
 	       (unsigned long long)(at_first - with_setup) / CONTEXTS,
 	       (unsigned long long)(at_first - ready - asked) / CONTEXTS,
 	       (unsigned long long)asked / CONTEXTS);
-	/* A page of it is for the histograms. For a relay two more are for registers and results. */
+	/* With a page for the histograms and, for a relay, two for registers and results. */
 	EXPECT_GT(12288, (at_first - with_setup) / CONTEXTS);
 	EXPECT_GT(12288 + (card_relay() ? 2 * FM_PAGE : 0), (at_first - ready - asked) / CONTEXTS);
 	for (i = 0; i < CONTEXTS; i++)
@@ -177,7 +174,7 @@ TEST_F_TIMEOUT(memory, per_open_context, 600)
 	EXPECT_GE(SLACK, gone_since(at_first));
 }
 
-/* A context that leaves as little as 210 bytes behind is seen. */
+/* The test detects a leak of as little as 210 bytes per context. */
 TEST_F_TIMEOUT(memory, point_06_of_many_that_came_and_went, 24 * 3600)
 {
 	u32 n = fm_number_from("FERMATA_CYCLES", 10000);
@@ -206,9 +203,9 @@ TEST_F_TIMEOUT(memory, point_06_of_many_that_came_and_went, 24 * 3600)
 
 #define CGROUP		FM_CGROUP "memory"
 #define LIMIT		(64ULL << 20)
-#define CGROUP_SLACK		(24LL << 20)	/* what else comes and goes in a machine */
+#define CGROUP_SLACK		(24LL << 20)	/* other changes in a machine */
 #define BUFFER		(16UL << 20)	/* the largest state */
-#define THREADS		32	/* that make each call */
+#define THREADS		32	/* for each call */
 #define MATES		2
 
 FM_FIXTURE_ANY(memcg);
@@ -250,7 +247,7 @@ static void *make_call(void *arg)
 	return NULL;
 }
 
-/* As much as the call takes, from or to the buffer. */
+/* Makes the argument as large as the call allows, from or to the buffer. */
 static void enlarge(unsigned long cmd, union fm_arg *a, u64 *pointer, u8 *buffer)
 {
 	u64 length = BUFFER;
@@ -281,8 +278,8 @@ static void enlarge(unsigned long cmd, union fm_arg *a, u64 *pointer, u8 *buffer
 }
 
 /*
- * In a process of its own, in the cgroup: every call in many threads, with the last page of what it
- * copies missing. Says so when all are under way, or have returned.
+ * In a separate process, in the cgroup: makes every call in many threads, with the last page of
+ * what it copies missing. Tells the parent when all calls are under way, or have returned.
  */
 static void block_in_calls(struct fm_child *ch)
 {
@@ -306,7 +303,7 @@ static void block_in_calls(struct fm_child *ch)
 			struct caller *c = &callers[i][j];
 
 			c->cmd = fm_calls[i].cmd;
-			/* Also of a context on which the call must fail. */
+			/* Also on a context on which the call must fail. */
 			c->fd = fds[j % 2 ? FM_FRESH : fm_calls[i].stage];
 			fm_call_fill(&fm_calls[i], &c->arg);
 			pointer = fm_call_pointer(c->cmd, &c->arg, &in, &out);
@@ -373,7 +370,7 @@ static int arena(int fd, u64 length)
 	return fm_ioctl(fd, FERMATA_IOC_ARENA_CREATE, &arena);
 }
 
-/* More than the limit at once, where an IOMMU makes one arena of it; then in pieces. */
+/* Asks for more than the limit at once, if an IOMMU allows such an arena; then in pieces. */
 static void ask_for_too_much(void)
 {
 	int i, rc = 0;
@@ -429,7 +426,7 @@ FM_TEST(memcg, defect_17_nobody_is_killed_in_the_machine)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* What no memory cgroup is charged for is bounded, for each user and each group. */
+/* Memory that is not charged to a memory cgroup is bounded, for each user and each group. */
 FM_TEST(memcg, defect_17_contiguous_memory_is_bounded)
 {
 	struct fm_child ch;
@@ -447,7 +444,7 @@ FM_TEST(memcg, defect_17_contiguous_memory_is_bounded)
 	EXPECT_EQ(0, arena(fds[0], 8 << 20));
 	EXPECT_EQ(0, arena(fds[1], 8 << 20));
 	EXPECT_EQ(-ENOMEM, arena(fds[2], 8 << 20));
-	/* Another group has a bound of its own, but the user is the same. */
+	/* Another group has its own bound, but the user is the same. */
 	fm_fork(&ch);
 	if (!ch.pid) {
 		if (fm_has_cgroups())
@@ -457,7 +454,7 @@ FM_TEST(memcg, defect_17_contiguous_memory_is_bounded)
 	EXPECT_EQ(0, fm_reap(&ch));
 	/* Pieces that the kernel can charge do not count. */
 	EXPECT_EQ(0, arena(fds[2], 4 << 20));
-	/* What is gone counts no more. */
+	/* Freed memory does not count. */
 	close(fds[0]);
 	fds[0] = set_up();
 	EXPECT_EQ(0, arena(fds[0], 8 << 20));

@@ -165,7 +165,7 @@ FM_TEST(policy, fair_by_weight)
 		fm_end_endless(&c[i]);
 }
 
-/* Runs a short job of c after one of before: how long the START took, and the time charged for the job. */
+/* Runs a short job of c after one of before: duration of the START, and the time charged. */
 static void run_after(struct fm_ctx *before, struct fm_ctx *c, u64 *took, u64 *charged)
 {
 	struct fermata_status st;
@@ -301,7 +301,7 @@ FM_TEST(policy, priority_order)
 	EXPECT_EQ(1, card_turns_of(from, c[LOW].token));
 	equals = n - 2;
 	EXPECT_LT(4, equals);
-	/* Turns alternate as long as there are two; the last turns are those of the remaining job. */
+	/* Two jobs alternate; the last turns are those of the remaining one. */
 	for (i = 0; i < equals && i < 6; i++)
 		EXPECT_EQ(c[i % 2 ? B : A].token, turns[1 + i].token);
 }

@@ -47,7 +47,7 @@ FM_TEST(any, hold_and_resume)
 		/* Holding a held job is no error, and no second preemption. */
 		EXPECT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 		ASSERT_EQ(0, fm_resume(c.fd));
-		/* Nor is resuming one that is not held. */
+		/* Nor is resuming a job that is not held. */
 		EXPECT_EQ(0, fm_resume(c.fd));
 	}
 	fast(&c);
@@ -582,7 +582,7 @@ FM_TEST(preempt, point_03_torn_save_fails_the_job)
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* Tears the save of a job after this many bytes; an older snapshot is complete. NULL or an error. */
+/* Tears the save of a job after this many bytes, over a complete snapshot: NULL or an error. */
 static const char *torn_after(struct fm_ctx *c, unsigned int bytes)
 {
 	struct fermata_status st;

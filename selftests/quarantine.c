@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A slot that does not come out of reset: it is left alone, and so is the memory that it can reach. */
+/* A slot that does not come out of reset: neither it nor memory that it can reach is used. */
 #include "kselftest_harness.h"
 #include "lib/mem.h"
 #include "lib/sched.h"
@@ -29,7 +29,7 @@ static int setup_on(int slot, enum fm_engine engine)
 	return rc;
 }
 
-/* The engine hangs, does not pause, and cannot be reset: the slot is out of use. */
+/* Makes the engine hang, so that it does not pause and cannot be reset: the slot is quarantined. */
 static void quarantine_slot_of(struct fm_ctx *guilty, struct fm_ctx *waits)
 {
 	if (fm_param_set(guilty->fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS) ||
@@ -47,7 +47,7 @@ static void quarantine_slot_of(struct fm_ctx *guilty, struct fm_ctx *waits)
 	fm_wait(waits->fd, FERMATA_EVENT_DONE);
 }
 
-/* The engine goes on reading in its context's memory, and nobody refuses it. */
+/* Does the engine still read its context's memory, without faults? */
 static bool reads_on(int slot)
 {
 	u64 errors = card_counter(slot, "dma_errors"), before = card_counter(slot, "dma_reads");
@@ -89,7 +89,7 @@ static void cannot_be_reset(struct __test_metadata *_metadata, bool own)
 	fm_status(guilty.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
 	EXPECT_EQ(ETIME, st.error);
-	/* Who waited for this slot and may use no other is told, too. */
+	/* A job that waited and may use no other slot fails, too. */
 	fm_status(waits.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
 	EXPECT_EQ(EPROTO, st.error);
@@ -99,7 +99,7 @@ static void cannot_be_reset(struct __test_metadata *_metadata, bool own)
 	EXPECT_EQ(-EIO, fm_start(idle.fd));
 	EXPECT_EQ(-EIO, setup_on(slot, FM_LIST));
 
-	/* The others notice nothing. */
+	/* The others are not affected. */
 	for (i = 0; i < 2; i++) {
 		EXPECT_EQ(0, slot_flags(other[i].slot) & FERMATA_SLOT_QUARANTINED);
 		fm_wait(other[i].fd, FERMATA_EVENT_DONE);
@@ -109,7 +109,7 @@ static void cannot_be_reset(struct __test_metadata *_metadata, bool own)
 		ASSERT_GOOD(fm_job_run(&other[i], &eo[i]));
 	}
 
-	/* Nobody knows whether it is dead: its memory stays, also when its context is closed. */
+	/* The engine may still be alive: its memory stays, even when its context is closed. */
 	card_fault(slot, "hang=0");
 	EXPECT_TRUE(reads_on(slot));
 	munmap(guilty.mem, guilty.len);
@@ -160,7 +160,7 @@ static u64 bytes_of_group(void)
 	return group.bytes;
 }
 
-/* The memory that a slot may reach stays, and counts, but not the context that shares it. */
+/* Memory that a slot may reach stays and counts, but the context that shares it does not. */
 FM_TEST(quarantine, lender_of_memory_that_stays)
 {
 	struct fm_ctx lender, guilty, waits;
@@ -200,10 +200,10 @@ FM_TEST(quarantine, lender_of_memory_that_stays)
 	fm_cgroup_remove(GROUP);
 }
 
-/* Enough to see in what the machine has left. */
+/* Large enough to be visible in the free memory of the machine. */
 #define ARENA_KIB	(24 * 1024)
 
-/* What is free, also what the kernel keeps for a processor: that may be all of an arena. */
+/* Free memory, including processors' lists, which may contain a whole arena. */
 static long free_kib(void)
 {
 	FILE *f = fopen("/proc/zoneinfo", "re");
@@ -218,7 +218,7 @@ static long free_kib(void)
 	return free * (long)(FM_PAGE / 1024);
 }
 
-/* The arena comes back to what was free. */
+/* Waits until the arena is free again. */
 static bool comes_back(long kib)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -231,7 +231,7 @@ static bool comes_back(long kib)
 	return true;
 }
 
-/* A reset of the whole card ends it: the slot is used again, and what was kept for it is freed. */
+/* A reset of the whole card ends quarantine: the slot is used again, and kept memory is freed. */
 FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 {
 	struct fm_ctx guilty, waits, other;
@@ -254,7 +254,7 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 		quarantine_slot_of(&guilty, &waits);
 		EXPECT_EQ(-EIO, fm_start(waits.fd));
 		if (!i) {
-			/* Its owner goes, and its memory stays. */
+			/* The owner closes the context, and the memory stays. */
 			munmap(guilty.mem, guilty.len);
 			close(guilty.fd);
 			EXPECT_EQ(3, fm_contexts());
@@ -279,7 +279,7 @@ FM_TEST(quarantine, point_04_ends_with_a_reset_of_the_card)
 	ASSERT_GOOD(fm_job_wrong(&other, &eo));
 }
 
-/* A slot that is used again is as any other: what its context has is freed when that ends. */
+/* After quarantine a slot is like any other: memory is freed when its context is closed. */
 FM_TEST(quarantine, defect_08_memory_is_freed_after_the_slot_came_back)
 {
 	struct fm_ctx guilty, waits;
@@ -306,7 +306,7 @@ FM_TEST(quarantine, defect_08_memory_is_freed_after_the_slot_came_back)
 	ASSERT_GOOD(fm_job_run(&waits, &e));
 }
 
-/* A START that is refused leaves what the last job came to. */
+/* A refused START keeps the results of the last job. */
 FM_TEST(quarantine, defect_12_refused_start_keeps_the_results)
 {
 	struct fm_ctx guilty, waits, done;
@@ -329,7 +329,7 @@ FM_TEST(quarantine, defect_12_refused_start_keeps_the_results)
 	ASSERT_GOOD(fm_job_run(&done, &ed));
 }
 
-/* A gang whose members no longer fit on the slots that are left goes on, a member at a time. */
+/* The members of a gang that does not fit on the remaining slots run one at a time. */
 FM_TEST(quarantine, gang_that_does_not_fit_any_more)
 {
 	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_JOIN };
@@ -369,7 +369,7 @@ FM_TEST(quarantine, gang_that_does_not_fit_any_more)
 	fm_must_hold(&guilty);
 	fm_wait(guilty.fd, FERMATA_EVENT_DONE);
 	EXPECT_EQ(FERMATA_SLOT_QUARANTINED, slot_flags(slot) & FERMATA_SLOT_QUARANTINED);
-	/* In turn on the slot that is left. */
+	/* In turn on the remaining slot. */
 	for (i = 0; i < 2; i++)
 		fm_until_preempted(c[i].fd, fm_preemptions(c[i].fd) + 4);
 	gang = (struct fermata_gang) { .size = sizeof(gang) };

@@ -353,7 +353,7 @@ FM_TEST(queue, completions_are_told_in_time)
 	EXPECT_FALSE(fm_queue_is_complete(&q, 1));
 }
 
-/* The counter of completion events reads all-ones: the status, read again, shows the card is there. */
+/* The counter of completion events reads all-ones: another read of the status shows a live card. */
 FM_TEST(queue, an_event_counter_that_reads_ones)
 {
 	struct fm_queue q;

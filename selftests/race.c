@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Threads that race every call against close(), dup() and the passing of descriptors, while signals
- * come all the time; contexts without number; signals in every wait. A neighbour notices nothing.
+ * Threads race every call against close(), dup() and the passing of descriptors, while signals
+ * arrive all the time; the maximum number of contexts; signals in every wait. A neighbour is not
+ * affected.
  */
 #include "kselftest_harness.h"
 #include <poll.h>
@@ -38,11 +39,11 @@ static void handle_signals(int flags)
 #define DESCRIPTORS	8
 #define RACERS		4
 #define ARENA		(2 * FM_PAGE)
-/* All contexts of the race are tenant 0 (no TAG is written); theirs is nobody's memory, see enforce. */
+/* All contexts of the race are tenant 0 (no TAG is written), and own no memory, see enforce. */
 
 /*
- * Descriptors that all threads use. Who takes a number out closes it; whoever has read it before may
- * find it closed, or meaning another file, of this table or not.
+ * Descriptors that all threads use. The thread that takes a descriptor out closes it. A thread that
+ * has read it before may find it closed, or reused for another file, of this table or not.
  */
 static int table[DESCRIPTORS];
 /* The root, and cgroups within each other, more than registered groups may nest. */
@@ -54,7 +55,7 @@ static int look(u64 dice)
 	return __atomic_load_n(&table[dice % DESCRIPTORS], __ATOMIC_RELAXED);
 }
 
-/* Puts a descriptor into the table and closes the one that was there; -1: only closes. */
+/* Puts a descriptor into the table and closes the previous one there; -1: only closes. */
 static void replace(u64 dice, int fd)
 {
 	fd = __atomic_exchange_n(&table[dice % DESCRIPTORS], fd, __ATOMIC_RELAXED);
@@ -62,7 +63,7 @@ static void replace(u64 dice, int fd)
 		close(fd);
 }
 
-/* A descriptor goes over the socket into another place of the table, by whoever is there first. */
+/* Sends a descriptor over the socket; the first thread to receive puts it into the table. */
 static void pass(int fd, u64 dice)
 {
 	union {
@@ -94,15 +95,16 @@ static int call_mmap(int fd)
 
 	if (mem == MAP_FAILED)
 		return -errno;
-	/* It is there as long as it is mapped, whoever closes what. */
+	/* The memory exists as long as it is mapped, whatever other threads close. */
 	(void)((volatile u8 *)mem)[FM_PAGE];
 	munmap(mem, ARENA);
 	return 0;
 }
 
 /*
- * A job of some milliseconds over the whole arena. The descriptor is duplicated, so that both calls are
- * for one context: a card without windows would let the engine of another one go astray.
+ * Writes the registers of a job of some milliseconds over the whole arena. The descriptor is
+ * duplicated, so that both calls are for one context: without windows, the engine of another one
+ * would go astray.
  */
 static int call_regs_write(int number, u64 dice)
 {
@@ -287,7 +289,7 @@ static int call(enum call call, int fd, u64 dice)
 	case ENABLE_OTHER: {
 		struct fermata_status st = { .size = sizeof(st) };
 
-		/* A number that may be gone, or another context's, by the time. */
+		/* By the time of the call the number may be gone, or another context's. */
 		rc = fm_ioctl(look(dice >> 8), FERMATA_IOC_STATUS, &st);
 		if (rc)
 			return rc;
@@ -310,7 +312,7 @@ static int call(enum call call, int fd, u64 dice)
 		return rc ?: fm_ioctl(fd, FERMATA_IOC_GANG, &gang);
 	}
 	case GROUP_SET:
-		/* All are of the innermost cgroup, the neighbour, too. */
+		/* All contexts, including the neighbour, are of the innermost cgroup. */
 		return fm_ioctl(fd, FERMATA_IOC_GROUP_SET, &group_set);
 	case CONFIG:
 		config.fd = dice & 1 ? -1 : look(dice >> 8);
@@ -333,7 +335,7 @@ struct racer {
 	enum call what;
 };
 
-/* A number that means no card's file any more, and what a call may say of a context in any state. */
+/* Is this an errno for a descriptor of another file, or of a call on a context in any state? */
 static bool known(int rc)
 {
 	static const int may[] = {
@@ -349,7 +351,7 @@ static bool known(int rc)
 	return false;
 }
 
-/* Calls that have succeeded, in whichever thread. */
+/* Calls that have succeeded, in any thread. */
 static bool succeeded[CALLS];
 
 static bool all_raced(void)
@@ -363,8 +365,8 @@ static bool all_raced(void)
 }
 
 /*
- * As long as was asked for, and until each call was raced (READ of a snapshot: one must be held in
- * time), if there is time for that.
+ * Races for the requested time and, if time permits, until each call was raced (READ of a snapshot
+ * needs a job that is held in time).
  */
 static void *race(void *arg)
 {
@@ -407,7 +409,7 @@ static void *race(void *arg)
 	return NULL;
 }
 
-/* A signal each millisecond to whichever thread. */
+/* Sends a signal to an arbitrary thread each millisecond. */
 static timer_t signals_start(void)
 {
 	struct sigevent ev = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
@@ -440,7 +442,7 @@ static void live_on(struct fm_child *ch, volatile bool *stop)
 	_exit(0);
 }
 
-/* Cgroups within each other: all contexts that are opened from now on are of the innermost. */
+/* Makes nested cgroups: contexts that are opened from now on belong to the innermost. */
 static void nest(void)
 {
 	char path[64] = FM_CGROUP "0";
@@ -469,7 +471,7 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	if (slot < 0)
 		SKIP(return, "no slot with membench");
 	TH_LOG("seed %llu", (unsigned long long)seed);
-	/* Nobody could say when a context has come to its end; the neighbour's memory is guarded. */
+	/* The end of a context is unknown in a race; the neighbour's memory is still guarded. */
 	card_cmd("enforce off");
 	mem_slot = slot;
 	nest();
@@ -501,14 +503,14 @@ FM_TEST(race, point_10_every_call_against_every_end)
 	timer_delete(timer);
 	EXPECT_LT(0, signals_seen);
 	for (what = 0; what < CALLS; what++) {
-		/* Else it was not raced. */
+		/* Otherwise the call was not raced. */
 		EXPECT_TRUE(succeeded[what] || fm_is_slow()) {
 			TH_LOG("%s never succeeded", call_names[what]);
 		}
 	}
 	for (i = 0; i < DESCRIPTORS; i++)
 		replace(i, -1);
-	/* What is still on its way in the socket ends with it. */
+	/* Descriptors that are still in the socket are closed with it. */
 	close(pair[0]);
 	close(pair[1]);
 	fm_card_info(&info);
@@ -559,7 +561,7 @@ FM_TEST(many, point_06_as_many_contexts_as_allowed)
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 		ASSERT_GOOD(fm_job_wrong(&c[i], &e[i]));
 	}
-	/* Every second one goes, and comes again. */
+	/* Every second context is closed, and opened again. */
 	for (i = 0; i < n; i += 2)
 		fm_ctx_close(&c[i]);
 	fm_card_info(&info);
@@ -609,7 +611,7 @@ static void sleep_in(struct sleeper *me, int fd, long call)
 	fm_thread_asleep(&me->t, sleeps, me, call);
 }
 
-/* The wait ends with EINTR, and the job goes on as if nothing had been. */
+/* The wait ends with EINTR, and the job continues undisturbed. */
 FM_TEST(signals, end_every_wait_and_no_job)
 {
 	static const long calls[] = { SYS_ioctl, SYS_poll, SYS_poll, SYS_read };
@@ -635,7 +637,7 @@ FM_TEST(signals, end_every_wait_and_no_job)
 		EXPECT_EQ(1, signals_seen);
 		EXPECT_TRUE(card_runs(c.slot, c.token));
 	}
-	/* Those that restart sleep again; poll() never does. */
+	/* Calls that restart sleep again; poll() never restarts. */
 	for (i = 0; i < 4; i++) {
 		if (calls[i] == SYS_poll)
 			continue;
@@ -649,7 +651,7 @@ FM_TEST(signals, end_every_wait_and_no_job)
 			fm_list_cut(&c, FM_ENDLESS_NODES);
 			pthread_join(me.t.thread, NULL);
 			EXPECT_EQ(0, me.rc);
-			/* Of the end that the next one does not wait for. */
+			/* Consume the previous end, for which the next wait is not meant. */
 			EXPECT_EQ(8, read(fds[2], &(u64){ 0 }, 8));
 			fm_job_endless(&c);
 			ASSERT_EQ(0, fm_start(c.fd));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What only a card with a relay does (docs/card.md): it switches by itself, by orders that name the context
- * that runs next, and tells of each run by a record. And what becomes of programs where it does so wrongly.
+ * Behaviour of a card with a relay (docs/card.md): it switches by itself, following orders that
+ * name the context that runs next, and reports each run by a record. Also what happens to programs
+ * when the card does this wrongly.
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
@@ -9,7 +10,7 @@
 FM_FIXTURE_CARD(relay);
 
 #define SLICE	(2 * FM_MS)
-/* What a job takes at speed 1: no test outlasts it, and held or let loose it need not. */
+/* Duration of a job at speed 1: longer than any test, which holds the job or lets it run fast. */
 #define LONG	4000000
 
 /* Skips the test on other cards. */
@@ -24,14 +25,14 @@ static u64 counter(const struct fm_ctx *c, const char *name)
 	return card_counter(c->slot, name);
 }
 
-/* --- two that share a slot ------------------------------------------------------------- */
+/* --- two jobs that share a slot -------------------------------------------------------- */
 
 struct pair {
 	struct fm_ctx c[2];
 	struct fm_expect e[2];
 };
 
-/* Two jobs of some seconds, which take turns from the moment when the second is started. */
+/* Starts two jobs of some seconds, which take turns as soon as the second is started. */
 static void pair_start(struct pair *p)
 {
 	int i;
@@ -45,7 +46,7 @@ static void pair_start(struct pair *p)
 	}
 }
 
-/* Lets a job come to its end: NULL, or what is wrong with it. */
+/* Lets a job end at full speed: NULL, or what is wrong with it. */
 static const char *end_well(struct fm_ctx *c, struct fm_expect *e)
 {
 	card_speed(c->slot, 0);
@@ -53,7 +54,7 @@ static const char *end_well(struct fm_ctx *c, struct fm_expect *e)
 	return fm_job_wrong(c, e);
 }
 
-/* How a job has failed, once it has: an errno; 0: it is done. */
+/* Waits for the end of a job: 0, or the errno with which it has failed. */
 static int error_of(struct fm_ctx *c)
 {
 	struct fermata_status st;
@@ -63,7 +64,7 @@ static int error_of(struct fm_ctx *c)
 	return st.error;
 }
 
-/* The slot takes a job, and so does the context: NULL, or what is wrong. */
+/* Checks that the slot and the context accept a job: NULL, or what is wrong. */
 static const char *serves(struct fm_ctx *c)
 {
 	struct fm_expect e;
@@ -96,9 +97,9 @@ static struct counts counts_of(const struct fm_ctx *c)
 }
 
 /*
- * One order for each switch, and no other access to the slot. A host that holds up the machine makes the driver
- * look for a record, or lets a job end before its order comes, or its slot become vacant: once without that is
- * enough.
+ * One order for each switch, and no other access to the slot. If the host delays the machine, the
+ * driver may look for a record, a job may end before its order arrives, or the slot may become
+ * vacant: one run without that is enough.
  */
 static bool one_order_per_switch(struct __test_metadata *_metadata)
 {
@@ -124,8 +125,8 @@ static bool one_order_per_switch(struct __test_metadata *_metadata)
 	fm_ctx_close(&p.c[0]);
 	fm_ctx_close(&p.c[1]);
 	/*
-	 * Two for each preemption, and the counters are read while the jobs go on. The order that is held, or was
-	 * taken, just then, is one more.
+	 * Each preemption makes two switches. The counters are read while the jobs continue, so
+	 * there may be one more order, which is held or was just taken.
 	 */
 	return switches >= 18 && after.orders - before.orders <= switches + 1 && after.dropped == before.dropped &&
 	       after.status == before.status;
@@ -141,7 +142,7 @@ FM_TEST(relay, one_order_per_switch_and_no_read)
 	EXPECT_GT(10, i);
 }
 
-/* A job that ends alone: an order to begin, a record at its end. */
+/* A job that runs alone takes one order to start, and has one record at its end. */
 FM_TEST(relay, lone_job_takes_one_order)
 {
 	struct counts before, after;
@@ -159,7 +160,7 @@ FM_TEST(relay, lone_job_takes_one_order)
 	EXPECT_EQ(before.registers, after.registers);
 }
 
-/* What waits goes on when the job before has ended by itself, too, with one order. */
+/* A waiting job also runs with one order when the previous job has ended by itself. */
 FM_TEST(relay, next_job_after_a_job_that_ends)
 {
 	struct fm_expect e;
@@ -185,7 +186,7 @@ FM_TEST(relay, next_job_after_a_job_that_ends)
 	EXPECT_EQ(orders + 2, counter(&first, "orders"));
 }
 
-/* The card goes back to the job that made way for short urgent work, whenever the driver hears of that work. */
+/* The card returns to a job that short urgent work preempted, however late the driver knows. */
 FM_TEST(relay, slot_goes_back_after_urgent_work)
 {
 	struct fm_expect e, urgent_e;
@@ -212,7 +213,7 @@ FM_TEST(relay, slot_goes_back_after_urgent_work)
 		{ c.slot, CARD_RESUME, &c }, { c.slot, CARD_FINISHED, &c } }, 7));
 }
 
-/* An owner who holds or closes such a job does not wait for the urgent work. */
+/* An owner that holds or closes such a job does not wait for the urgent work. */
 FM_TEST(relay, job_that_made_way_is_held_and_closed_at_once)
 {
 	struct fm_ctx c[2], urgent;
@@ -246,8 +247,8 @@ FM_TEST(relay, job_that_made_way_is_held_and_closed_at_once)
 /* --- records that go wrong ---------------------------------------------------------------- */
 
 /*
- * A context of the list engine with a job that runs and does not end, and one on another slot with a job that
- * must not notice anything.
+ * A context of the list engine with a job that runs and does not end, and a context on another slot
+ * with a job that must not be affected.
  */
 struct scene {
 	struct fm_ctx c, beside;
@@ -266,7 +267,7 @@ static void scene_begin(struct scene *s)
 	card_until_works(s->c.slot, s->c.token);
 }
 
-/* The one beside is well, and both slots serve: NULL, or what is wrong. */
+/* Checks that the other job ends well, and that both slots work: NULL, or what is wrong. */
 static const char *scene_end(struct scene *s)
 {
 	const char *wrong = end_well(&s->beside, &s->beside_e);
@@ -279,15 +280,15 @@ static const char *scene_end(struct scene *s)
 	return wrong;
 }
 
-/* How many violations of a kind a reply to `violations` tells of: of those kinds only that occurred. */
+/* How many violations of a kind a reply to `violations` has; it lists only kinds that occurred. */
 static u64 of_kind(const char *reply, const char *kind)
 {
 	return strstr(reply, kind) ? card_key(reply, kind) : 0;
 }
 
 /*
- * Violations of the first kind are the card's own, and wanted: at least one. Violations of the second kind, unless
- * NULL, may come with them, and of no other kind.
+ * Are there violations of the first kind, which the card itself causes on purpose, and only these
+ * and violations of the second kind (unless NULL)?
  */
 static bool only_with(const char *kind, const char *other)
 {
@@ -306,19 +307,19 @@ static bool only(const char *kind)
 	return only_with(kind, NULL);
 }
 
-/* There are no violations, or of this kind only. */
+/* Are there no violations, or only of this kind? */
 static bool none_or_only(const char *kind)
 {
 	return !card_violations() || only(kind);
 }
 
-/* How many misbehaviours of a slot are still to come. */
+/* How many injected misbehaviours of a slot are still pending. */
 static u64 pending(const struct fm_ctx *c)
 {
 	return card_key(card_cmd("state slot=%d", c->slot), "pending_faults");
 }
 
-/* Waits until all but so many have come. */
+/* Waits until only this many are pending. */
 static void until_pending(const struct fm_ctx *c, u64 left)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -329,7 +330,7 @@ static void until_pending(const struct fm_ctx *c, u64 left)
 	}
 }
 
-/* The job ends well, or fails because a record was not believed. */
+/* Checks that the job ends well, or fails because the driver rejected a record. */
 static void end_well_or_fail(struct __test_metadata *_metadata, struct fm_ctx *c, struct fm_expect *e)
 {
 	int error;
@@ -348,7 +349,7 @@ static void end_well_or_fail(struct __test_metadata *_metadata, struct fm_ctx *c
 		SKIP(return, "no slot with sha256");			\
 })
 
-/* Nobody knows whether the job was saved: it fails. */
+/* The job fails, because it is unknown whether it was saved. */
 FM_TEST(relay, lose_record)
 {
 	struct scene s;
@@ -362,7 +363,7 @@ FM_TEST(relay, lose_record)
 	EXPECT_TRUE(only("record_missing"));
 }
 
-/* The record of the first switch from the scene's job to the next one goes wrong. */
+/* Makes the record of the first switch from the scene's job to the next one go wrong. */
 static void fault_at_switch(struct scene *s, struct fm_ctx *next, struct fm_expect *e, const char *fault)
 {
 	fm_tenant_list(next, SLICE, LONG, 5, e);
@@ -373,7 +374,7 @@ static void fault_at_switch(struct scene *s, struct fm_ctx *next, struct fm_expe
 	until_pending(&s->c, 0);
 }
 
-/* The slot has gone on by itself with the next job, of which nobody knows now: that one begins again or fails. */
+/* The slot has switched to the next job, whose state is unknown now: that job restarts or fails. */
 FM_TEST(relay, lose_record_of_a_switch)
 {
 	struct scene s;
@@ -389,7 +390,7 @@ FM_TEST(relay, lose_record_of_a_switch)
 	EXPECT_TRUE(only("record_missing"));
 }
 
-/* The job is held and ends well, or fails because its record was not believed. */
+/* Holds the job, which ends well, or fails because the driver rejected its record. */
 static void hold_or_fail(struct __test_metadata *_metadata, struct scene *s)
 {
 	fm_must_hold(&s->c);
@@ -402,7 +403,7 @@ static void hold_or_fail(struct __test_metadata *_metadata, struct scene *s)
 	}
 }
 
-/* Word 7 of a record is written last: a card that does not is not believed, unless the rest comes in time. */
+/* A record whose word 7 is not written last is rejected, unless the rest is in time. */
 FM_TEST(relay, tear_record)
 {
 	struct scene s;
@@ -416,7 +417,7 @@ FM_TEST(relay, tear_record)
 	EXPECT_EQ(0, card_violations());
 }
 
-/* The slot has gone on with the next job, which the driver learns from the record only. */
+/* The slot has switched to the next job, which the driver learns only from the record. */
 FM_TEST(relay, tear_record_of_a_switch)
 {
 	struct scene s;
@@ -433,8 +434,8 @@ FM_TEST(relay, tear_record_of_a_switch)
 }
 
 /*
- * The same where an older record of the same job is in the place of the torn one, and names the other job as next:
- * that job is held, and the slot is vacant.
+ * The same if the place of the torn record has an older record of the same job, which names the
+ * other job as next: that job is held, and the slot is vacant.
  */
 FM_TEST(relay, tear_record_over_an_older_one)
 {
@@ -443,7 +444,7 @@ FM_TEST(relay, tear_record_over_an_older_one)
 
 	NEED_RELAY();
 	pair_start(&p);
-	/* The older record is one of the other job in some rounds: a job that is held and resumed runs twice in a row. */
+	/* In some rounds the older record is the other job's, as a job runs again after a hold. */
 	for (i = 1; i <= 4; i++) {
 		fm_until_preempted(p.c[1].fd, 12 * i);
 		fm_hold(&p.c[1]);
@@ -459,7 +460,7 @@ FM_TEST(relay, tear_record_over_an_older_one)
 	EXPECT_EQ(0, card_violations());
 }
 
-/* The status says that the run is over before the record does: the job fails, or the record was awaited. */
+/* The status shows the end of a run before the record does: the driver waits, or the job fails. */
 FM_TEST(relay, delay_record)
 {
 	struct scene s;
@@ -469,13 +470,13 @@ FM_TEST(relay, delay_record)
 	card_fault(s.c.slot, "delay_record=30000");
 	hold_or_fail(_metadata, &s);
 	EXPECT_EQ(0, pending(&s.c));
-	/* It comes yet, and is nobody's. */
+	/* The record still arrives, and is ignored. */
 	fm_sleep_us(40000);
 	ASSERT_GOOD(scene_end(&s));
 	EXPECT_TRUE(none_or_only("early_load"));
 }
 
-/* The status shows the next run, which the driver has not heard of. */
+/* The status shows the next run, which the driver does not know of yet. */
 FM_TEST(relay, delay_record_of_a_switch)
 {
 	struct scene s;
@@ -494,7 +495,7 @@ FM_TEST(relay, delay_record_of_a_switch)
 
 /* --- orders that go wrong ------------------------------------------------------------------ */
 
-/* A slot that does not take the order by which a job begins: the job fails, and the next one runs. */
+/* A slot ignores the order that starts a job: the job fails, and the next one runs. */
 FM_TEST(relay, ignore_order)
 {
 	struct fm_expect e;
@@ -509,7 +510,7 @@ FM_TEST(relay, ignore_order)
 	EXPECT_EQ(0, card_violations());
 }
 
-/* A job that is told to stop, and whose slot does not take the order: as an engine that hangs. */
+/* A slot ignores the order to stop a job: this is handled like an engine that hangs. */
 FM_TEST(relay, ignore_order_to_stop)
 {
 	struct scene s;
@@ -528,8 +529,8 @@ FM_TEST(relay, ignore_order_to_stop)
 }
 
 /*
- * The record of a run is late, and the driver orders urgent work behind that run: the card takes the order in the
- * next run. Returns whether that happened, which the card's clock decides.
+ * The record of a run is late, and the driver orders urgent work after that run: the card takes the
+ * order in the next run. Returns whether that happened, which depends on the card's clock.
  */
 static bool stale_order_taken(struct __test_metadata *_metadata)
 {
@@ -560,7 +561,7 @@ static bool stale_order_taken(struct __test_metadata *_metadata)
 	return taken;
 }
 
-/* The driver gives up what it does not know the fate of, and no program notices more. */
+/* The driver gives up jobs whose state it does not know; other programs are not affected. */
 FM_TEST(relay, stale_order)
 {
 	int i;
@@ -572,14 +573,14 @@ FM_TEST(relay, stale_order)
 	EXPECT_GT(20, i);
 }
 
-/* A slot that stops a job too late: no harm within the preempt timeout. */
+/* A slot stops a job too late, which does no harm within the preempt timeout. */
 FM_TEST(relay, late_at)
 {
 	struct scene s;
 	u64 since;
 
 	NEED_RELAY_AND_TWO_SLOTS();
-	/* AT counts from when the job began to work. */
+	/* AT counts from the moment at which the job began to work. */
 	since = fm_now();
 	scene_begin(&s);
 	card_fault(s.c.slot, "late_at=200000");
@@ -592,7 +593,7 @@ FM_TEST(relay, late_at)
 	EXPECT_EQ(0, card_violations());
 }
 
-/* And beyond it the job fails, as with an engine that hangs. */
+/* Beyond the preempt timeout the job fails, as with an engine that hangs. */
 FM_TEST(relay, late_at_beyond_the_timeout)
 {
 	struct scene s;
@@ -625,7 +626,7 @@ FM_TEST(relay, entry_error)
 	EXPECT_EQ(0, card_violations());
 }
 
-/* The same at a switch: the one that was named fails; the one that was saved for it goes on. */
+/* The same at a switch: the job that was named fails; the job that was saved for it resumes. */
 FM_TEST(relay, entry_error_of_a_switch)
 {
 	struct scene s;

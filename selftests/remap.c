@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An arena of the program's own memory is its pages, not its addresses: what the
- * program does to the mapping under a job changes nothing for the engine. Each test
- * has a job before, one that is on the slot meanwhile, and one after.
+ * An arena of the program's own memory consists of pages, not of addresses: changes
+ * of the mapping during a job do not affect the engine. Each test has a job before,
+ * one that is on the slot meanwhile, and one after.
  */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ static const char *registers_wrong(struct run *r)
 	return NULL;
 }
 
-/* The job before, and the arena. */
+/* Makes the arena, and runs the job before. */
 static void before(struct run *r, enum fm_kind kind)
 {
 	memset(r, 0, sizeof(*r));
@@ -56,7 +56,7 @@ static void before(struct run *r, enum fm_kind kind)
 		fm_die("the first job");
 }
 
-/* And a job that runs. */
+/* The same, and starts a job that runs. */
 static void begin(struct run *r, enum fm_kind kind)
 {
 	before(r, kind);
@@ -66,7 +66,7 @@ static void begin(struct run *r, enum fm_kind kind)
 	card_until_runs(r->c.slot, r->c.token);
 }
 
-/* Or one that only the end of its context ends. */
+/* The same, with a job that only the end of its context ends. */
 static void begin_endless(struct run *r, enum fm_kind kind)
 {
 	before(r, kind);
@@ -76,12 +76,12 @@ static void begin_endless(struct run *r, enum fm_kind kind)
 	card_until_runs(r->c.slot, r->c.token);
 }
 
-/* The job that was on the slot meanwhile, and the same once more. */
+/* Checks the job that was on the slot meanwhile, and runs the same job once more. */
 static const char *finish(struct run *r)
 {
 	const char *wrong;
 
-	/* On a very slow machine it may be done already. */
+	/* On a very slow machine the job may already be done. */
 	if (!fm_preempt(r->c.fd, FERMATA_PREEMPT_HOLD))
 		fm_wait(r->c.fd, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE);
 	card_speed(r->c.slot, 0);
@@ -96,7 +96,7 @@ static const char *finish(struct run *r)
 	return registers_wrong(r);
 }
 
-/* The arena is still what the program has at c.mem: another job through it. NULL or what is wrong. */
+/* Checks by another job that the program still has the arena at c.mem: NULL or what is wrong. */
 static const char *shared_still(struct run *r)
 {
 	struct fm_expect e;
@@ -122,7 +122,7 @@ static bool is_filled(const u8 *mem, size_t len, u8 with)
 	return !len;
 }
 
-/* Of a set of kinds, a bit each, the first from one on that can be had here; FM_KINDS: none. */
+/* The first kind, from `kind` on, of a set (one bit for each) that is available; FM_KINDS: none. */
 static enum fm_kind kind_from(unsigned int kinds, enum fm_kind kind)
 {
 	while (kind < FM_KINDS && (!(kinds & 1U << kind) || !usable(kind)))
@@ -142,7 +142,7 @@ do {											\
 	}										\
 } while (0)
 
-/* What is mapped there afterwards is none of the arena. */
+/* Memory that is mapped there afterwards is not part of the arena. */
 FM_TEST(remap, munmap)
 {
 	enum fm_kind kind;
@@ -219,7 +219,7 @@ FM_TEST(remap, fork_copies_private_memory)
 		}
 		fm_hear(&ch);
 		GOOD(finish(&r));
-		/* Also while the child has its copy. */
+		/* The same while the child has its copy. */
 		GOOD(shared_still(&r));
 		fm_say(&ch, 1);
 		EXPECT_EQ(0, fm_reap(&ch));
@@ -258,7 +258,7 @@ FM_TEST(remap, fork_shares_shared_memory)
 	}
 }
 
-/* Another program in the same process: the context is its own if the descriptor is. */
+/* A program that the process executes has the context if it inherits the descriptor. */
 FM_TEST(remap, exec)
 {
 	enum fm_kind kind;
@@ -281,7 +281,7 @@ FM_TEST(remap, exec)
 				fm_die("exec: %s", strerror(errno));
 			}
 			token = fm_hear(&ch);
-			/* What it says when it runs, so when all is closed. */
+			/* The word of the running program, after exec has closed files. */
 			fm_hear(&ch);
 			if (!keeps)
 				fm_agent_gone(token);
@@ -300,7 +300,7 @@ FM_TEST(remap, exec)
 	}
 }
 
-/* A process that is killed: its pages are given back when the engine has left them. */
+/* The pages of a killed process are freed when the engine has stopped using them. */
 FM_TEST(remap, kill)
 {
 	u64 pins = fm_pins(), token, errors;
@@ -332,7 +332,7 @@ FM_TEST(remap, kill)
 	}
 }
 
-/* The program loses its pages and finds others if it makes the file longer again; the engine keeps them. */
+/* After truncation and extension the program has new pages; the engine keeps the old ones. */
 FM_TEST(remap, truncate)
 {
 	enum fm_kind kind;
@@ -365,7 +365,7 @@ FM_TEST(remap, punch_hole)
 	}
 }
 
-/* Private memory that is given up comes back as other pages. */
+/* Private memory that was discarded gets new pages. */
 FM_TEST(remap, madv_dontneed)
 {
 	enum fm_kind kind;
@@ -381,7 +381,7 @@ FM_TEST(remap, madv_dontneed)
 	}
 }
 
-/* Protection is the program's, not the engine's. */
+/* Protection applies to the program, not to the engine. */
 FM_TEST(remap, mprotect)
 {
 	enum fm_kind kind;
@@ -398,11 +398,11 @@ FM_TEST(remap, mprotect)
 	}
 }
 
-/* A call that takes a page of the program's, which is not there yet. */
+/* A call that takes a page of the program which is not present yet. */
 struct call {
 	int fd;
 	unsigned long cmd;
-	void *arg;	/* in a page of its own */
+	void *arg;	/* in a separate page */
 	int rc;
 };
 
@@ -414,7 +414,7 @@ static void *make_call(void *arg)
 	return NULL;
 }
 
-/* While the call waits for page, the place goes where its answer was to be written. */
+/* While the call waits for the page, unmaps the memory that its answer was to be written to. */
 static int answer_without_a_place(int fd, unsigned long cmd, const void *arg, size_t size,
 				  void *page)
 {
@@ -435,7 +435,7 @@ static int answer_without_a_place(int fd, unsigned long cmd, const void *arg, si
 	return call.rc;
 }
 
-/* Only the answer is missing: the rest is as if it had come. */
+/* Only the answer is missing: the call has its other effects. */
 FM_TEST(remap, answer_has_no_place_any_more)
 {
 	u8 *own = fm_map(NULL, 2 * FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The function or its bus is reset under load: jobs are saved before, and go on after it. */
+/* The function or its bus is reset under load: jobs are saved before, and resume afterwards. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include <linux/pci_regs.h>
@@ -8,7 +8,7 @@ FM_FIXTURE_CARD(reset);
 
 #define RESETS	5
 
-/* One that runs and one that waits for its slot, one that is held, one on another slot. */
+/* A job that runs, one that waits for its slot, one that is held, and one on another slot. */
 enum { RUNS, WAITS, HELD, ELSEWHERE, ALL };
 
 struct tenants {
@@ -16,7 +16,7 @@ struct tenants {
 	struct fm_expect e[ALL];
 };
 
-/* lost: the jobs on slots will not come to an end. */
+/* Starts the jobs; lost: the jobs on slots will not end. */
 static void begin(struct tenants *t, bool lost)
 {
 	int i;
@@ -41,7 +41,7 @@ static void begin(struct tenants *t, bool lost)
 	fm_must_start(&t->c[ELSEWHERE]);
 }
 
-/* One of the two runs on their slot, and the one elsewhere on his. */
+/* Waits until one of the two runs on their slot, and the job on the other slot runs. */
 static void until_at_work(struct tenants *t)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -91,7 +91,7 @@ static void jobs_go_on(struct __test_metadata *_metadata, const char *method)
 	for (i = 0; i < RESETS; i++) {
 		until_at_work(&t);
 		ASSERT_EQ(0, fm_reset());
-		/* It lost its state, the counts of STARTs with it. */
+		/* The card lost its state, including the counts of STARTs. */
 		EXPECT_GE(1, start_count(t.c[RUNS].slot));
 		EXPECT_GE(1, start_count(t.c[ELSEWHERE].slot));
 	}
@@ -111,7 +111,7 @@ FM_TEST(reset, point_17_jobs_go_on_after_a_bus_reset)
 	jobs_go_on(_metadata, "bus");
 }
 
-/* One whose engine hangs fails, after its timeout; the others are saved. */
+/* A job whose engine hangs fails after its timeout; the others are saved. */
 FM_TEST(reset, point_04_one_cannot_be_saved)
 {
 	struct fermata_status st;
@@ -127,7 +127,7 @@ FM_TEST(reset, point_04_one_cannot_be_saved)
 	fm_param(hung.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 50 * FM_MS);
 	card_speed(hung.slot, 1);
 	fm_job_any(&hung, 4000000, 9, &e);
-	/* What takes long is done: these must not end before the reset. */
+	/* These jobs must not end before the reset, so slow setup is done before. */
 	begin(&t, false);
 	fm_must_start(&hung);
 	card_until_runs(hung.slot, hung.token);
@@ -144,7 +144,7 @@ FM_TEST(reset, point_04_one_cannot_be_saved)
 	ASSERT_GOOD(finish(&t));
 }
 
-/* Calls of all kinds meet a reset: none says that the card is gone, and no job is lost. */
+/* Calls of all kinds race with resets: none reports that the card is gone, and no job is lost. */
 FM_TEST(reset, point_17_calls_race_with_resets)
 {
 	struct fm_child ch[4];
@@ -165,7 +165,7 @@ FM_TEST(reset, point_17_calls_race_with_resets)
 		for (n = 0; n < 40; n++) {
 			fm_job_any(&c, 500, n, &e);
 			fm_must_start(&c);
-			/* It may have ended. */
+			/* The job may have ended. */
 			if (!fm_preempt(c.fd, FERMATA_PREEMPT_HOLD))
 				fm_resume(c.fd);
 			fm_wait(c.fd, FERMATA_EVENT_DONE);
@@ -189,7 +189,7 @@ FM_TEST(reset, point_17_calls_race_with_resets)
 
 #define AER_INJECT	"/dev/aer_inject"
 
-/* What the kernel's aer_inject takes. */
+/* The argument of the kernel's aer_inject. */
 struct aer_error {
 	u8 bus;
 	u8 dev;
@@ -221,7 +221,7 @@ static int inject(u32 correctable, u32 uncorrectable)
 	fd = open(AER_INJECT, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	/* The kernel has not seen to the last one yet. */
+	/* Retry while the kernel has not handled the last error yet. */
 	do {
 		rc = write(fd, &error, sizeof(error)) < 0 ? -errno : 0;
 		fm_sleep_us(1000);
@@ -231,7 +231,7 @@ static int inject(u32 correctable, u32 uncorrectable)
 	return rc;
 }
 
-/* A card on the root bus has no port that could tell of errors. */
+/* Whether the card is on the root bus, without a port that could report errors. */
 static bool no_errors_to_be_had(void)
 {
 	const char *pci = fm_pci();
@@ -241,8 +241,8 @@ static bool no_errors_to_be_had(void)
 }
 
 /*
- * An error comes, and the job is saved for it. One that comes before the kernel has done with the
- * last one is cleared with that: it comes again.
+ * Injects an error until the job is saved for it. An error that occurs before the kernel has
+ * handled the last one is cleared with that one, and is injected again.
  */
 static void inject_until_preempted(struct fm_ctx *c)
 {
@@ -256,7 +256,7 @@ static void inject_until_preempted(struct fm_ctx *c)
 			rc = inject(0, UNC_COMPLETER);
 			if (rc)
 				fm_die("%s: %s", AER_INJECT, strerror(-rc));
-			/* While the job lasts: some seconds. */
+			/* Within the duration of the job, some seconds. */
 			again = fm_now() + 500 * FM_MS;
 		}
 		fm_sleep_us(1000);
@@ -283,7 +283,7 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 	ASSERT_GOOD(finish(&t));
 }
 
-/* The link is reset under the jobs that run; those that do not are in memory. */
+/* The link is reset while jobs run: these are lost, but other jobs are in memory. */
 static void fatal_error(struct __test_metadata *_metadata)
 {
 	struct fermata_status st;
@@ -303,7 +303,7 @@ static void fatal_error(struct __test_metadata *_metadata)
 	}
 	EXPECT_EQ(2, failed);
 	card_until_runs(t.c[WAITS].slot, t.c[WAITS].token);
-	/* The slots do all that they did. */
+	/* The slots work as before. */
 	fm_job_any(&t.c[RUNS], 1000, 7, &t.e[RUNS]);
 	fm_must_start(&t.c[RUNS]);
 	fm_job_any(&t.c[ELSEWHERE], 1000, 8, &t.e[ELSEWHERE]);
@@ -318,7 +318,7 @@ FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 	fatal_error(_metadata);
 }
 
-/* The kernel has found the function with its memory disabled, as where no firmware has enabled it. */
+/* The kernel has found the function with its memory disabled, as without firmware to enable it. */
 FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
 {
 	const __u16 command = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Programs on the card's RISC-V core, and its counters of four bits: jobs whose snapshot is all of a
- * processor with its memory. Cut into slices, held and resumed, they must end as they do alone: the
- * same output, and to the cycle the same time.
+ * Programs on the card's RISC-V core, and its counters of four bits: jobs whose snapshot is a whole
+ * processor with its memory. In slices, held and resumed, they must end as they do alone: with the
+ * same output, and after the same number of cycles.
  *
- * What a program prints is computed here too: the same source is a part of this test.
+ * The expected output is computed here: the same source is a part of this test.
  */
 #include "kselftest_harness.h"
 #include "lib/native.h"
@@ -12,8 +12,8 @@
 
 FM_FIXTURE_CARD(riscv);
 
-#define ROOM	8192		/* for the output: more than any program has */
-#define ELF	0x4000		/* where the program is in the arena, behind that */
+#define ROOM	8192		/* for the output: more than any program prints */
+#define ELF	0x4000		/* offset of the program in the arena, after the output */
 #define FILE_ROOM	65536
 
 /* What the engine writes at the end, at the arena's beginning. */
@@ -46,7 +46,7 @@ void print_hex(u32 value)
 
 struct program {
 	const char *name;
-	u32 (*native)(u32 arg);	/* NULL: what it prints is of the engine only */
+	u32 (*native)(u32 arg);	/* NULL: its output depends on the engine */
 	u32 arg;		/* for about a million cycles */
 };
 
@@ -66,7 +66,7 @@ struct outcome {
 	char text[ROOM + 8];	/* with an end, whatever the engine wrote */
 };
 
-/* Reads a file that stands beside this program. */
+/* Reads a file from the folder of this program. */
 static size_t read_file(const char *name, void *to)
 {
 	char path[512];
@@ -117,7 +117,7 @@ static void take(struct fm_ctx *c, struct outcome *o)
 	memcpy(o->text, c->mem + FM_DATA, ROOM);
 }
 
-/* A job that is done: NULL, or how it differs from that of a run alone. */
+/* Compares a job that is done with a run alone: NULL, or how they differ. */
 static const char *differs(struct fm_ctx *c, const struct outcome *alone)
 {
 	static char why[200];
@@ -183,7 +183,7 @@ FM_TEST(riscv, programs_print_what_they_print_here)
 	}
 }
 
-/* All at once in slices of 1 ms, on all cores: each ends as it did alone, to the cycle. */
+/* All programs at once, in slices of 1 ms, on all cores: each ends as alone, to the cycle. */
 FM_TEST(riscv, in_slices_they_end_as_alone)
 {
 	static struct outcome alone[PROGRAMS];
@@ -238,7 +238,7 @@ FM_TEST(riscv, held_and_resumed_many_times)
 	fm_must_start(&other);
 	for (i = 0; i < HOLDS; i++) {
 		rc = fm_preempt(c.fd, FERMATA_PREEMPT_HOLD);
-		/* It may be over. */
+		/* The job may have ended. */
 		if (rc == -ENOENT)
 			break;
 		ASSERT_EQ(0, rc);
@@ -264,7 +264,7 @@ FM_TEST(riscv, held_and_resumed_many_times)
 		EXPECT_LT(0, skipped);
 }
 
-/* What is no program ends its job with a code, and a job beside it goes on. */
+/* A file that is no program ends its job with a code, and another job continues. */
 FM_TEST(riscv, no_program)
 {
 	struct outcome alone;

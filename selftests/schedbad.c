@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The scheduler's calls with bad input: the errno that the header names, no
- * parameter, reservation or policy changed by it, and the job of a neighbour
- * that runs meanwhile comes to its right end.
+ * The scheduler's calls with bad input: they return the errno that the header
+ * names, and change no parameter, reservation or policy; the job of a neighbour
+ * that runs meanwhile ends well.
  */
 #include "kselftest_harness.h"
 #include <grp.h>
@@ -11,7 +11,7 @@
 FM_FIXTURE_ANY(schedbad);
 
 #define PARAM_LAST	FERMATA_PARAM_ENABLED
-/* The share of version 1. */
+/* The parameter "share" of version 1. */
 #define PARAM_RETIRED	7
 
 /* The neighbour runs; the other two have no job. */
@@ -21,11 +21,11 @@ static struct fm_ctx ctx[CONTEXTS];
 static struct fm_expect expect;
 static u32 number[CONTEXTS];
 
-/* All that a refused call could have changed. */
+/* Everything that a refused call could have changed. */
 struct settings {
 	u64 param[CONTEXTS][PARAM_LAST + 1];
 	struct fermata_reserve reserve[CONTEXTS];
-	struct fermata_status status[2];	/* of those without a job */
+	struct fermata_status status[2];	/* of contexts without a job */
 	struct fm_policy policy;
 };
 
@@ -93,7 +93,7 @@ do {										\
 	}									\
 } while (0)
 
-/* One's own and, by number, another's. */
+/* For the caller's own context and, by number, for another. */
 #define PARAM_REFUSED(want, param, value)					\
 do {										\
 	REFUSED(want, fm_param_set(ctx[OWN].fd, param, value));			\
@@ -111,7 +111,7 @@ FM_TEST(schedbad, zero)
 	ASSERT_GOOD(neighbour_wrong());
 }
 
-/* Also what would be in range in fewer bits. */
+/* Including values that would be in range if truncated. */
 FM_TEST(schedbad, huge_and_negative_looking)
 {
 	static const struct {
@@ -153,7 +153,7 @@ FM_TEST(schedbad, parameters_that_do_not_exist)
 	ASSERT_GOOD(neighbour_wrong());
 }
 
-/* An engine that has no boundaries is not cooperative, one that has nothing else always is. */
+/* No context of an engine without boundaries is cooperative; if it stops only there, all are. */
 FM_TEST(schedbad, cooperative_against_the_engine)
 {
 	int engine;
@@ -252,20 +252,20 @@ FM_TEST(schedbad, deadline_that_cannot_be_admitted)
 		SKIP(return, "the engine has several slots");
 	REFUSED(EBUSY, reserve(ctx[OWN].fd, 0, 10 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 	REFUSED(EBUSY, reserve(ctx[OWN].fd, 0, 9 * FM_MS + 10000, 10 * FM_MS, 1000 * FM_MS));
-	/* Two that are too much together; the one that was admitted keeps what it has. */
+	/* Two reservations that are too much together; the admitted one stays. */
 	ASSERT_EQ(0, reserve(ctx[OWN].fd, 0, 5 * FM_MS, 10 * FM_MS, 20 * FM_MS));
 	REFUSED(EBUSY, reserve(ctx[OWN].fd, number[OTHER], 5 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 	REFUSED(EBUSY, reserve(ctx[OWN].fd, 0, 10 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 	ASSERT_EQ(0, reserve(ctx[OWN].fd, 0, 0, 0, 0));
 	EXPECT_EQ(0, reserve(ctx[OWN].fd, number[OTHER], 5 * FM_MS, 10 * FM_MS, 10 * FM_MS));
-	/* What a context had reserved is free when it is gone. */
+	/* The reservation of a closed context is free. */
 	REFUSED(EBUSY, reserve(ctx[OWN].fd, 0, 5 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 	ASSERT_GOOD(neighbour_wrong());
 	fm_ctx_close(&ctx[OTHER]);
 	EXPECT_EQ(0, reserve(ctx[OWN].fd, 0, 5 * FM_MS, 10 * FM_MS, 10 * FM_MS));
 }
 
-/* What a release before version 2 of the interface had. */
+/* A parameter of releases before version 2 of the interface. */
 FM_TEST(schedbad, share_is_retired)
 {
 	begin();
@@ -338,7 +338,7 @@ FM_TEST(schedbad, dead_context)
 	ASSERT_GOOD(neighbour_wrong());
 }
 
-/* Run without any capability; 0 or the number of what went wrong. */
+/* Runs without any capability; 0 or the number of the check that failed. */
 static int unprivileged(void)
 {
 	static const struct {
@@ -373,7 +373,7 @@ static int unprivileged(void)
 		return 42;
 	if (fm_ioctl(fd, FERMATA_IOC_RESERVE, &r) != -EPERM)
 		return 43;
-	/* Nor whether there is such a context. */
+	/* Nor does it learn whether there is such a context. */
 	if (reserve(fd, 0xfffffff0, 0, 0, 0) != -EPERM)
 		return 44;
 	if (fm_policy_set(FERMATA_POLICY_FAIR) != -EACCES || fm_boost_set(100) != -EACCES)
@@ -381,7 +381,7 @@ static int unprivileged(void)
 	fm_policy_get(&policy);
 	if (fm_param_set(fd, FERMATA_PARAM_ENABLED, 1) != -EPERM)
 		return 51;
-	/* To take less is free. */
+	/* Lowering needs no capability. */
 	if (fm_param_set(fd, FERMATA_PARAM_PRIORITY, 0) || fm_param_set(fd, FERMATA_PARAM_CAP, 50) ||
 	    fm_param_set(fd, FERMATA_PARAM_CAP, 0) || fm_param_set(fd, FERMATA_PARAM_PRIORITY, 16))
 		return 60;

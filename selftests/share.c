@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Several tenants on one slot: the same results as alone, everybody in turn. */
+/* Several tenants share one slot: they have the same results as alone, and take turns. */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
@@ -9,8 +9,8 @@ FM_FIXTURE_CARD(share);
 #define TENANTS	4
 
 /*
- * Contexts whose jobs all wait while another one has the slot; it is let go
- * when all have been started. So who runs with whom is no matter of luck.
+ * A context that occupies the slot while the jobs of others are started, and
+ * then releases it, so that their order does not depend on timing.
  */
 struct gate {
 	struct fm_ctx c;
@@ -40,7 +40,7 @@ static void gate_open(struct gate *g)
 		fm_preempt(g->c.fd, FERMATA_PREEMPT_HOLD);
 }
 
-/* So often, by the card: the job is another process's. */
+/* Waits for this many pauses, as the card counts them: the job belongs to another process. */
 static void until_paused(int slot, u64 token, u64 times)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -187,7 +187,7 @@ FM_TEST(share, slots_are_independent)
 	}
 }
 
-/* Nobody waits: nobody is preempted, however long it takes. */
+/* A job is not preempted while no other waits, however long it runs. */
 FM_TEST(share, point_11_lone_tenant_is_not_preempted)
 {
 	u64 pauses, starts;
@@ -196,7 +196,7 @@ FM_TEST(share, point_11_lone_tenant_is_not_preempted)
 	struct fm_ctx c, idle;
 
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
-	/* A context without a job is nobody. */
+	/* A context without a job does not count. */
 	fm_ctx_new(&idle, FM_LIST, 4096);
 	ASSERT_EQ(0, fm_param_set(c.fd, FERMATA_PARAM_TIMESLICE, FM_MS));
 	card_speed(c.slot, 1);
@@ -245,7 +245,7 @@ FM_TEST(share, point_11_work_conserving)
 	fm_wait(a.fd, FERMATA_EVENT_DONE);
 }
 
-/* Who gives up the slot goes behind the next one, however little time it has had; and gets it back when that one does so. */
+/* A job that yields waits behind the next one, however little it ran, until that one yields. */
 FM_TEST(share, point_11_yield_goes_behind_the_next)
 {
 	struct fm_ctx c[2];
@@ -263,9 +263,9 @@ FM_TEST(share, point_11_yield_goes_behind_the_next)
 		i = round % 2;
 		card_until_runs(c[0].slot, c[i].token);
 		fm_until_state(c[i].fd, FERMATA_STATE_RUNNING);
-		/* A relay switches before the driver has heard of that. */
+		/* A relay switches before the driver knows of it. */
 		fm_until_state(c[1 - i].fd, FERMATA_STATE_QUEUED);
-		/* The one that runs has had little, the other one much. */
+		/* The running job has had little time, the other one much. */
 		fm_sleep_us(round == 0 ? 20000 : 0);
 		ASSERT_EQ(0, fm_preempt(c[i].fd, 0));
 	}
@@ -275,7 +275,7 @@ FM_TEST(share, point_11_yield_goes_behind_the_next)
 		fm_wait(c[i].fd, FERMATA_EVENT_DONE);
 }
 
-/* By timer: everybody gets turns, and as many. */
+/* By timer: all get the same number of turns. */
 FM_TEST(share, point_11_nobody_starves)
 {
 	struct card_run run[3];
@@ -284,7 +284,7 @@ FM_TEST(share, point_11_nobody_starves)
 	struct gate gate;
 	int i;
 
-	/* In turn, whatever time a late timer gives to one of them. */
+	/* Jobs take turns, whatever time a late timer gives to one of them. */
 	fm_policy(FERMATA_POLICY_ROUND_ROBIN, 0);
 	gate_close(&gate, FM_LIST);
 	for (i = 0; i < 3; i++) {
@@ -295,7 +295,7 @@ FM_TEST(share, point_11_nobody_starves)
 	for (i = 0; i < 3; i++)
 		ASSERT_EQ(0, fm_start(c[i].fd));
 	gate_open(&gate);
-	/* Until each had ten; counts move on while they are asked for. */
+	/* Until each has had ten; counts increase while they are read. */
 	for (i = 0; i < 3; i++) {
 		do {
 			fm_sleep_us(2000);
@@ -345,14 +345,14 @@ FM_TEST(share, timeslice_of_each_context)
 	ASSERT_GOOD(fm_job_wrong(&b, &eb));
 	fm_status(a.fd, &sa);
 	fm_status(b.fd, &sb);
-	/* a never used up its slice; b had to let a through in its middle. */
+	/* a never used up its slice; b was preempted for a in the middle. */
 	EXPECT_EQ(1, sa.slices);
 	EXPECT_EQ(0, sa.preemptions);
 	EXPECT_LT(1, sb.slices);
 	fm_ctx_close(&gate.c);
 }
 
-/* A job many times saved and restored, with costs: nothing lost, nothing done twice. */
+/* Jobs are saved and restored many times, with costs: no work is lost or done twice. */
 FM_TEST(share, point_03_many_switches_of_two)
 {
 	struct fermata_status st;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Arenas of another context's memory: both see the same bytes, one of them pays, and the memory
- * stays as long as any of them.
+ * Arenas of another context's memory: both contexts see the same bytes, one is charged, and the
+ * memory stays as long as either context.
  */
 #include "kselftest_harness.h"
 #include "lib/calls.h"
@@ -13,7 +13,7 @@
 
 FM_FIXTURE_CARD(shared);
 
-/* A job, and another that is held. NULL or what is wrong. */
+/* Runs a job, and another one that is held: NULL or what is wrong. */
 static const char *use(struct fm_ctx *c, u64 seed)
 {
 	struct fm_expect e;
@@ -43,7 +43,7 @@ FM_TEST(shared, both_map_and_use_the_same_bytes)
 	ASSERT_GOOD(use(&a, 1));
 	ASSERT_GOOD(use(&b, 2));
 	ASSERT_GOOD(use(&a, 3));
-	/* A part of what is shared already. */
+	/* A part of an arena that is already shared. */
 	ASSERT_EQ(0, fm_ctx_share(&c, &b, LENGTH / 4, LENGTH / 4, 0));
 	a.mem[LENGTH * 3 / 4 - 1] = 78;
 	EXPECT_EQ(78, c.mem[LENGTH / 4 - 1]);
@@ -66,7 +66,7 @@ FM_TEST(shared, a_part_of_own_memory)
 	struct fm_ctx a, b;
 
 	ASSERT_EQ(0, fm_ctx_own(&a, FM_LIST, mem, FM_HUGE));
-	/* It cannot be mapped, so it needs an address. */
+	/* This arena cannot be mapped, so it needs an address. */
 	EXPECT_EQ(-EINVAL, fm_ctx_share(&b, &a, part, part, 0));
 	ASSERT_EQ(0, fm_ctx_share(&b, &a, part, part, BASE));
 	EXPECT_EQ(MAP_FAILED, mmap(NULL, part, PROT_READ | PROT_WRITE, MAP_SHARED, b.fd, 0));
@@ -173,7 +173,7 @@ FM_TEST(shared, a_chain_keeps_its_first_only)
 	EXPECT_EQ(0, fm_charged());
 }
 
-/* The card goes: all is taken away, in whichever order the contexts are closed. */
+/* When the card is gone all memory is freed, in whichever order the contexts are closed. */
 FM_TEST(shared, card_that_goes)
 {
 	struct fermata_status st = { .size = sizeof(st) };

@@ -5,7 +5,7 @@
 
 FM_FIXTURE_CARD(slots);
 
-/* Two slots with the list engine; false: there are none. */
+/* Finds two slots with the list engine; false: there are none. */
 static bool two_slots(int slot[2])
 {
 	u32 mask = fm_slots_of(FM_LIST);
@@ -36,7 +36,7 @@ static u32 both(const int slot[2])
 	return 1U << slot[0] | 1U << slot[1];
 }
 
-/* Three take turns on two slots: each comes to both, and its result is right. */
+/* Three jobs take turns on two slots: each runs on both, and its result is right. */
 FM_TEST(slots, moves_between_slices)
 {
 	struct fm_ctx c[3];
@@ -70,7 +70,7 @@ FM_TEST(slots, moves_between_slices)
 	EXPECT_LT(0, moved);
 }
 
-/* A mask that leaves out the slot that it is on moves it at once, not at the end of its slice. */
+/* A mask without the job's current slot moves the job at once, not at the end of its slice. */
 FM_TEST(slots, mask_moves_it_at_once)
 {
 	struct fm_turn want[2 + 3 * 4];
@@ -101,7 +101,7 @@ FM_TEST(slots, mask_moves_it_at_once)
 	ASSERT_GOOD(fm_turns_wrong(from, want, n));
 }
 
-/* A mask that still has the slot disturbs nobody. */
+/* A mask that still has the slot does not preempt the job. */
 FM_TEST(slots, wider_mask_disturbs_nobody)
 {
 	struct fm_expect e;
@@ -124,7 +124,7 @@ FM_TEST(slots, wider_mask_disturbs_nobody)
 		{ slot[0], CARD_START, &c }, { slot[0], CARD_FINISHED, &c } }, 2));
 }
 
-/* One that may not use the free slot waits for the other; when it may, it starts there at once. */
+/* A job that may not use the vacant slot waits for the other; once it may, it starts at once. */
 FM_TEST(slots, restricted_by_mask)
 {
 	struct fm_expect e;
@@ -187,7 +187,7 @@ FM_TEST(slots, one_arrival_takes_one_slot)
 		for (i = 0; i < 2; i++)
 			fm_until_state(be[i].fd, FERMATA_STATE_RUNNING);
 	} while (card_pause_repeated(from));
-	/* One of the two came back. */
+	/* One of the two returned. */
 	EXPECT_EQ(1, card_turns_of(from, be[0].token) + card_turns_of(from, be[1].token));
 	EXPECT_EQ(1, card_turns_of(from, lc.token));
 	for (i = 0; i < 2; i++)
@@ -216,26 +216,26 @@ FM_TEST(slots, bad_masks)
 /*
  * The first figure of EPOCH: three tenants on two slots. At t1 and t2 tenants 1 and 2 start; at t3
  * tenant 3 arrives, which has a higher priority: tenant 2 is paused and saved, and at t4 tenant 3
- * has its slot; at t5 tenant 3 is done; at t6 tenant 2 is restored and goes on with nothing lost.
+ * has its slot; at t5 tenant 3 is done; at t6 tenant 2 is restored and resumes without loss.
  */
 
 FM_FIXTURE_CARD(epoch);
 
 #define TENANTS	3
-/* So often the machine may be too slow for the driver to count on the slot that it has paused. */
+/* Limit of attempts: on a slow machine the driver does not count on a slot that it has paused. */
 #define TRIES	10
 
 struct figure {
 	struct fm_ctx t[TENANTS];
 	struct fm_expect e[TENANTS];
 	int a, b;	/* the slots */
-	u64 from;	/* where its events begin */
+	u64 from;	/* number of its first event */
 };
 
-/* Three contexts that may use both slots; false: there are not two. */
+/* Opens three contexts that may use both slots; false: there are not two. */
 static bool prepare(struct figure *f)
 {
-	/* The first one, once it is let loose, ends long before the second does, which is not. */
+	/* The first job, at full speed, ends long before the second, which is slow. */
 	static const u64 steps[] = { 1500000, 4900000, 5000 };
 	static const u32 priority[] = { 17, 16, 20 };
 	int i;
@@ -270,7 +270,7 @@ static const char *play(struct figure *f)
 	card_until_runs(f->b, f->t[1].token);
 	fm_sleep_us(2000);
 	wrong = fm_job_run(&f->t[2], &f->e[2]);		/* t3 to t5 */
-	/* t6; where, is seen by the card's log: after a try that was too slow they may have changed. */
+	/* t6; the card's log shows the slots, which may have changed in a slow attempt. */
 	fm_until_state(f->t[1].fd, FERMATA_STATE_RUNNING);
 	fm_until_state(f->t[0].fd, FERMATA_STATE_RUNNING);
 	card_speed(f->a, 0);

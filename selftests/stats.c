@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Histograms and counters of slots and contexts, against what the card saw. */
+/* Histograms and counters of slots and contexts, compared with those of the card. */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
@@ -45,7 +45,7 @@ static void share_slot(struct fm_ctx c[2], u64 slice)
 	for (i = 0; i < 2; i++)
 		while (fm_preemptions(c[i].fd) < 5)
 			fm_sleep_us(1000);
-	/* While one is left the slot is never vacant. */
+	/* The slot is not vacant before the end of the last job. */
 	for (i = 0; i < 2; i++)
 		fm_end_endless(&c[i]);
 }
@@ -59,7 +59,7 @@ FM_TEST(card, slots_agree_with_what_the_card_saw)
 	u64 starts;
 
 	ASSERT_LE(0, fd);
-	/* The slot has been left, and is vacant. */
+	/* A job has left the slot, which is vacant. */
 	fm_tenant_list(&first, FM_LONG_SLICE, 100, 1, &e);
 	ASSERT_GOOD(fm_job_run(&first, &e));
 	look(fd, slot, &before);
@@ -69,7 +69,7 @@ FM_TEST(card, slots_agree_with_what_the_card_saw)
 	starts = after.starts - before.starts;
 	ASSERT_LE(11, starts);
 	EXPECT_EQ(starts, after.info.switches - before.info.switches);
-	/* The first START follows nobody. */
+	/* No run precedes the first START. */
 	EXPECT_EQ(starts - 1, after.gap.count - before.gap.count);
 	EXPECT_EQ(2, after.info.finished - before.info.finished);
 	EXPECT_EQ(2, after.finished - before.finished);
@@ -78,7 +78,7 @@ FM_TEST(card, slots_agree_with_what_the_card_saw)
 	EXPECT_EQ(after.paused - before.paused, after.info.resumes - before.info.resumes);
 	EXPECT_EQ(card_base() ? 0 : after.info.resumes - before.info.resumes,
 		  after.restore.count - before.restore.count);
-	/* Slices are ended by the timer, and a job may end before it is paused. */
+	/* The timer ends slices, and a job may end before it is paused. */
 	EXPECT_LT(before.overrun.count, after.overrun.count);
 	EXPECT_GE(after.paused - before.paused + after.finished - before.finished,
 		  after.overrun.count - before.overrun.count);
@@ -89,7 +89,7 @@ FM_TEST(card, slots_agree_with_what_the_card_saw)
 	ASSERT_GOOD(fm_histogram_wrong(&after.save));
 	ASSERT_GOOD(fm_histogram_wrong(&after.restore));
 	ASSERT_GOOD(fm_histogram_wrong(&after.overrun));
-	/* A gap and what the job before and after it had are different times. */
+	/* Gaps and the runs before and after them do not overlap. */
 	EXPECT_LE(after.gap.sum - before.gap.sum + after.info.busy_ns - before.info.busy_ns, fm_now());
 }
 
@@ -116,7 +116,7 @@ FM_TEST(card, contexts_agree_with_their_status)
 	}
 }
 
-/* Each arrival counts, at the slot too, where the job is latency-critical. */
+/* Each arrival counts, for the slot, too, if the job is latency-critical. */
 FM_TEST(card, latency_critical_arrivals)
 {
 	struct fm_histogram slot[2], own;
@@ -193,7 +193,7 @@ FM_TEST(any, no_more_is_written_than_there_is_room_for)
 		for (; j < FERMATA_HISTOGRAM_BUCKETS + 8; j++)
 			EXPECT_EQ(0xa5a5a5a5a5a5a5a5, counts[j]);
 	}
-	/* No room, so no array is looked at. */
+	/* There is no room, so the array is not accessed. */
 	h.buckets = 0;
 	h.counts = 0;
 	EXPECT_EQ(0, fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &h));
@@ -242,7 +242,7 @@ static int ask(int fd, u32 kind, u32 number)
 	return fm_ioctl(fd, FERMATA_IOC_HISTOGRAM, &h);
 }
 
-/* As with its pid: a context's are its user's, and the administrator's. */
+/* Like its pid, the histograms of a context are for its user and the administrator. */
 FM_TEST(any, contexts_of_other_users)
 {
 	struct fermata_setup setup = {
@@ -272,16 +272,16 @@ FM_TEST(any, contexts_of_other_users)
 			_exit(10);
 		if (ask(mine, FERMATA_HISTOGRAM_RUN, number) != -EPERM)
 			_exit(1);
-		/* By number or not, by way of whatever file. */
+		/* By number or not, through any file. */
 		if (ask(mine, FERMATA_HISTOGRAM_RUN, own) || ask(mine, FERMATA_HISTOGRAM_WAIT, 0) ||
 		    ask(other, FERMATA_HISTOGRAM_RUN, own))
 			_exit(2);
-		/* Who has the descriptor has the context. */
+		/* A holder of the descriptor has the context. */
 		if (ask(other, FERMATA_HISTOGRAM_ARRIVAL, 0))
 			_exit(3);
 		if (ask(mine, FERMATA_HISTOGRAM_RUN, number + 0x10000) != -ESRCH)
 			_exit(4);
-		/* What all users' jobs made of a slot. */
+		/* Histograms of a slot, which are of all users. */
 		if (ask(mine, FERMATA_HISTOGRAM_GAP, 0) != -EPERM)
 			_exit(5);
 		_exit(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The machine sleeps: contexts keep what is theirs, and jobs go on. */
+/* The machine sleeps: contexts keep their state, and jobs resume. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"
@@ -33,10 +33,10 @@ static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep
 		/* The card lost its power. */
 		if (how == FM_S3 || how == FM_DISK_REBOOT)
 			ASSERT_EQ(0, card_key(card_cmd("state slot=%d", slot), "start_count"));
-		/* What was had before: the arena and the results. */
+		/* The arena and the results are as before. */
 		ASSERT_GOOD(fm_job_wrong(&done, &e[0]));
 		EXPECT_EQ(FERMATA_STATE_DONE, fm_state(done.fd));
-		/* What was written before. */
+		/* Registers that were written before the sleep apply. */
 		ASSERT_GOOD(fm_job_run(&written, &e[1]));
 		/* Its STARTs, PAUSEs and snapshots count as before. */
 		card_speed(slot, 1);
@@ -64,7 +64,7 @@ FM_TEST(suspend, point_17_idle_contexts_go_on_after_a_rehearsal)
 	idle_contexts_go_on(_metadata, FM_REHEARSAL);
 }
 
-/* What the driver knows of registers it forgets, so they are cleared, also where S3 has not. */
+/* The driver forgets the shadow registers, so it clears registers even if S3 has not. */
 FM_TEST(suspend, point_09_nothing_is_left_on_the_card)
 {
 	const char *why = fm_cannot_sleep(FM_REHEARSAL);
@@ -79,16 +79,16 @@ FM_TEST(suspend, point_09_nothing_is_left_on_the_card)
 	fm_job_mem(&before, 4096, 100, 5, 2, &e);
 	ASSERT_GOOD(fm_job_run(&before, &e));
 	ASSERT_EQ(0, fm_sleep_and_wake(FM_REHEARSAL));
-	/* It reads in order, without a word about the mode. */
+	/* The job reads in order, although it does not set the mode. */
 	fm_ctx_new(&after, FM_MEM, 64 * 1024);
 	fm_job_mem(&after, 4096, 100, 6, FM_NO_MODE, &e);
 	ASSERT_GOOD(fm_job_run(&after, &e));
 }
 
-/* Lasts longer than any machine needs to fall asleep. */
+/* Longer than any machine takes to fall asleep. */
 #define ENDLESS	(1ULL << 40)
 
-/* Has a held job of ENDLESS nodes end 5,000 nodes from where it is. */
+/* Changes a held job of ENDLESS nodes so that it ends 5,000 nodes after its current one. */
 static void end_soon(struct fm_ctx *c, u64 seed, struct fm_expect *e)
 {
 	u64 count;
@@ -100,7 +100,7 @@ static void end_soon(struct fm_ctx *c, u64 seed, struct fm_expect *e)
 	fm_list_expect(c, count + 5000, seed, e);
 }
 
-/* Jobs that run, wait and are held are saved before the machine sleeps, and go on afterwards. */
+/* Jobs that run, wait or are held are saved before the machine sleeps, and resume afterwards. */
 static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 {
 	enum { RUNS, WAITS, HELD, ALL };
@@ -126,10 +126,10 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 	fm_must_start(&c[RUNS]);
 	card_until_runs(c[RUNS].slot, c[RUNS].token);
 	fm_must_start(&c[WAITS]);
-	/* Memory goes back to the moment of the image, while the jobs have run on since. */
+	/* Memory returns to the moment of the image, after which the jobs have continued. */
 	if (how >= FM_DISK_TEST_RESUME)
 		card_cmd("imports on");
-	/* Who waits for a job is frozen and goes on. */
+	/* A thread that waits for a job is frozen, and continues to wait. */
 	fm_gone_waiter_start(&w, c[RUNS].fd);
 	ASSERT_EQ(0, fm_sleep_and_wake(how));
 	fm_status(c[RUNS].fd, &st);
@@ -216,7 +216,7 @@ SLOW_TEST(suspend, defect_02_jobs_go_on_after_hibernation_with_acpi)
 	jobs_go_on(_metadata, FM_DISK_PLATFORM);
 }
 
-/* Last: after S3 on QEMU the power button wakes nobody, for want of what pm_base restores. */
+/* Last, because after S3 on QEMU the power button cannot wake the machine without pm_base. */
 
 SLOW_TEST(suspend, point_17_idle_contexts_go_on_after_s3)
 {

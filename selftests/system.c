@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the system does under running tenants: takes the device out of the tree and finds it again,
- * takes a processor offline, loads and unloads the module many times (FERMATA_LOADS).
+ * Actions of the system while tenants run: removal and rescan of the device, a processor that goes
+ * offline, and many loads and unloads of the module (FERMATA_LOADS).
  */
 #include "kselftest_harness.h"
 #include <dirent.h>
@@ -42,7 +42,7 @@ FM_TEST(system, point_17_removed_and_found_again)
 		errors = card_counter(running.slot, "dma_errors");
 		ASSERT_EQ(0, fm_put(path, "1"));
 		fm_tally("removals", 1);
-		/* No engine touched their memory when it was unmapped, nor does one from now on. */
+		/* No engine has accessed their unmapped memory, or may do so from now on. */
 		EXPECT_EQ(errors, card_counter(running.slot, "dma_errors"));
 		fm_agent_gone(running.token);
 		fm_agent_gone(queued.token);
@@ -82,7 +82,7 @@ static void on_processor(int cpu)
 		fm_die("sched_setaffinity: %s", strerror(errno));
 }
 
-/* The card's vectors to this processor; how many. */
+/* Directs the card's vectors to this processor; returns their number. */
 static int vectors_to(int cpu)
 {
 	char path[300], number[16];
@@ -105,7 +105,7 @@ static int vectors_to(int cpu)
 	return n;
 }
 
-/* Timers that the processor had armed fire on another, and its vectors tell there. */
+/* Timers that the processor had armed, and its vectors, move to another processor. */
 FM_TEST(system, processor_goes_offline_under_load)
 {
 	static struct card_turn turns[256];
@@ -119,14 +119,14 @@ FM_TEST(system, processor_goes_offline_under_load)
 	ASSERT_NE(NULL, fm_pci());
 	card_speed(fm_slot_of(FM_LIST), 1);
 	for (round = 0; round < 5; round++) {
-		/* Calls, interrupts and so timers: all on the one that goes. */
+		/* Calls and interrupts, and so timers, are on the processor that goes offline. */
 		on_processor(1);
 		if (!card_base())
 			EXPECT_LT(0, vectors_to(1));
 		for (i = 0; i < 2; i++) {
 			fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 			fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_MS);
-			/* Nobody waits for its end: it is cut, when all has been seen. */
+			/* The job is cut when all checks are done. */
 			fm_job_endless(&c[i]);
 			fm_must_start(&c[i]);
 		}
@@ -167,7 +167,7 @@ TEST_F_TIMEOUT(system, point_17_loaded_and_unloaded_many_times, 24 * 3600)
 		fm_until_node();
 		fm_card_info(&info);
 		ASSERT_EQ(0, info.contexts);
-		/* A job now and then: registers, interrupts and memory are there each time. */
+		/* Run a job now and then, which needs registers, interrupts and memory. */
 		if (i % 10)
 			continue;
 		fm_ctx_new(&c, FM_LIST, 64 * 1024);

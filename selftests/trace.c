@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Tracepoints (docs/tracing.md): each fires, with what it says, in the order in which things happen. */
+/* Tracepoints (docs/tracing.md): each fires, with the right fields, in the order of events. */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 
@@ -7,7 +7,7 @@ FM_FIXTURE_CARD(trace);
 
 #define MOST	24
 
-/* Events that are wanted, with the numbers of the contexts in them. */
+/* Expected events, with the numbers of the contexts in them. */
 struct wanted {
 	char text[MOST][160];
 	const char *list[MOST];
@@ -30,7 +30,7 @@ static void want(struct wanted *w, const char *fmt, ...)
 
 #define ASSERT_RECORDED(w)	ASSERT_GOOD(fm_trace_wrong((w)->list, (w)->n))
 
-/* Begins to record, if that can be done. */
+/* Begins to record, or skips the test. */
 #define RECORD()							\
 ({									\
 	const char *why_ = fm_trace_open();				\
@@ -59,7 +59,7 @@ FM_TEST(trace, life_of_a_job)
 	want(&w, "arrival ctx=%u urgency=best-effort cause=start", ctx);
 	want(&w, "load slot=%d ctx=%u pid=%d cleared=0 length=65536", c.slot, ctx, getpid());
 	want(&w, "start slot=%d ctx=%u pid=%d resume=0 why=turn", c.slot, ctx, getpid());
-	/* A relay tells by a record. */
+	/* A relay reports by a record. */
 	if (!card_relay())
 		want(&w, "status slot=%d ctx=%u phase=finish restore=0", c.slot, ctx);
 	want(&w, "stop slot=%d ctx=%u why=finished", c.slot, ctx);
@@ -75,8 +75,8 @@ FM_TEST(trace, life_of_a_job)
 	if (card_base())
 		return;
 	/*
-	 * It is told of when it is over, and that may be after the program was woken. On a busy host the
-	 * driver's poll may have been there first; then it was of no use.
+	 * The event is recorded at the end of the handler, perhaps after the program was woken. On
+	 * a busy host a poll of the driver may have been first; then the interrupt is spurious.
 	 */
 	w.n = 0;
 	want(&w, "stop slot=%d ctx=%u", c.slot, ctx);
@@ -84,7 +84,7 @@ FM_TEST(trace, life_of_a_job)
 	fm_trace_until(w.list, w.n);
 }
 
-/* Two that take turns, for as long as it takes: who leaves, for whom, and who comes back. */
+/* Two jobs take turns: which job leaves, for which context, and which one returns. */
 FM_TEST(trace, slices)
 {
 	struct wanted w = { .n = 0 };
@@ -106,7 +106,7 @@ FM_TEST(trace, slices)
 		want(&w, "arrival slot=-1 ctx=%u urgency=best-effort cause=start", ctx[i]);
 	for (i = 0; i < 2; i++) {
 		want(&w, "pause slot=%d ctx=%u why=slice waiter=%u boundary=0", slot, ctx[i], ctx[!i]);
-		/* A relay is told who is next when a job has to stop, and tells by a record. */
+		/* A relay is told by an order what runs next, and reports by a record. */
 		if (card_relay())
 			want(&w, "load slot=%d ctx=%u length=%zu", slot, ctx[!i], c[!i].len);
 		else
@@ -149,7 +149,7 @@ FM_TEST(trace, work_that_cannot_wait)
 	fm_end_endless(&be);
 }
 
-/* Each of what an owner can ask for, and what is refused. */
+/* Each request of an owner, and refusals. */
 FM_TEST(trace, requests)
 {
 	struct wanted w = { .n = 0 };
@@ -182,7 +182,7 @@ FM_TEST(trace, requests)
 	fm_end_endless(&c);
 }
 
-/* What is told of jobs elsewhere. */
+/* Outcomes of jobs in other contexts. */
 FM_TEST(trace, outcome)
 {
 	struct fermata_outcome arg = {
@@ -199,7 +199,7 @@ FM_TEST(trace, outcome)
 	close(c.fd);
 }
 
-/* A slot is made vacant and kept for what was announced. */
+/* A slot is vacated and kept for announced work. */
 FM_TEST(trace, hint)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
@@ -221,7 +221,7 @@ FM_TEST(trace, hint)
 	want(&w, "hint slot=-1 ctx=%u", fm_number(lc.fd));
 	want(&w, "keep slot=%d ctx=%u", be.slot, fm_number(lc.fd));
 	want(&w, "pause slot=%d ctx=%u why=hint waiter=%u", be.slot, fm_number(be.fd), fm_number(lc.fd));
-	/* A machine that is slow may hear its timer too late. */
+	/* A slow machine may handle its timer too late. */
 	do {
 		ASSERT_LT(fm_now(), end);
 		if (fm_hint(lc.fd, fm_now() + 20 * FM_MS) == -ERANGE)
@@ -260,7 +260,7 @@ FM_TEST(trace, refused_access)
 	ASSERT_RECORDED(&w);
 }
 
-/* An engine that hangs: PAUSE again, a reset, and with one that fails the slot is out of use. */
+/* An engine that hangs: PAUSE again, a reset, and after a failed reset the slot is quarantined. */
 FM_TEST(trace, hung_engine_and_quarantine)
 {
 	struct wanted w = { .n = 0 };
@@ -280,7 +280,7 @@ FM_TEST(trace, hung_engine_and_quarantine)
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	want(&w, "pause slot=%d ctx=%u why=request", c.slot, ctx);
-	/* An order is held: it is not written again. */
+	/* The slot keeps an order: it is not written again. */
 	if (!card_relay())
 		want(&w, "pause slot=%d ctx=%u why=again", c.slot, ctx);
 	want(&w, "reset slot=%d ctx=%u hold=1", c.slot, ctx);
@@ -295,7 +295,7 @@ FM_TEST(trace, hung_engine_and_quarantine)
 	ASSERT_RECORDED(&w);
 }
 
-/* All jobs are taken off before the function is reset, and put back. */
+/* All jobs are taken off the card before the function is reset, and put back. */
 FM_TEST(trace, function_reset)
 {
 	struct wanted w = { .n = 0 };
@@ -340,7 +340,7 @@ FM_TEST(trace, suspend)
 	ASSERT_RECORDED(&w);
 }
 
-/* An engine that leaves with an empty queue, and a doorbell that brings it back. */
+/* An engine leaves its slot with an empty queue, and a doorbell makes it return. */
 FM_TEST(trace, queue)
 {
 	struct wanted w = { .n = 0 };
@@ -360,7 +360,7 @@ FM_TEST(trace, queue)
 	want(&w, "arrival ctx=%u cause=doorbell", ctx);
 	want(&w, "start slot=%d ctx=%u resume=1", q.c.slot, ctx);
 	want(&w, "queue slot=%d ctx=%u event=completed", q.c.slot, ctx);
-	/* Until it was seen at work, for which the driver must look at it then. */
+	/* Until a poll of the driver has seen the engine at work. */
 	card_speed(q.c.slot, 1);
 	do {
 		while (fm_queue_has_room(&q))
@@ -377,7 +377,7 @@ FM_TEST(trace, queue)
 	fm_trace_until(w.list, w.n);
 }
 
-/* Nothing is told while they are off, and each can be had alone. */
+/* Nothing is recorded while tracepoints are off, and each can be enabled alone. */
 FM_TEST(trace, off)
 {
 	struct wanted w = { .n = 0 };

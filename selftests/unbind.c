@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card is taken away under open files, and the module is not. */
+/* The card is taken away from under open files, but the module cannot be. */
 #include "kselftest_harness.h"
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -20,7 +20,7 @@ FM_TEST(unbind, point_17_module_with_open_file_stays)
 	rc = fm_module_remove();
 	ASSERT_TRUE(rc == -EAGAIN || rc == -EBUSY);
 	close(fd);
-	/* A mapping is as good as a descriptor. */
+	/* A mapping keeps the module as a descriptor does. */
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 100, 1000, 3, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
@@ -52,7 +52,7 @@ FM_TEST(unbind, point_17_module_is_removed_and_loaded)
 	}
 }
 
-/* The policy that a card begins with; one that does not exist binds no card. */
+/* The initial policy of a card; with an unknown policy no card is bound. */
 FM_TEST(unbind, policy_of_the_module_parameter)
 {
 	static const struct {
@@ -85,7 +85,7 @@ FM_TEST(unbind, policy_of_the_module_parameter)
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		ASSERT_EQ(0, fm_module_remove());
 		fm_module_load(bad[i]);
-		/* A PCI driver's cards are bound, or not, before it is loaded. */
+		/* Cards have been bound, or refused, when the load of the module ends. */
 		EXPECT_NE(0, access(fm_dev(), F_OK));
 	}
 	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
@@ -135,7 +135,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 			errors = card_counter(held.slot, "dma_errors");
 		EXPECT_EQ(1, fm_pci_enabled());
 		ASSERT_EQ(0, fm_unbind());
-		/* Else binding would only count, and not switch on what was lost meanwhile. */
+		/* Otherwise the next probe would only count, and not enable the function again. */
 		EXPECT_EQ(0, fm_pci_enabled());
 		/* Nor did one when they were unmapped. */
 		if (card_present()) {
@@ -143,7 +143,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 			/* The next driver may know nothing of orders. */
 			EXPECT_EQ(0, card_key(card_cmd("state slot=%d", held.slot), "relay"));
 		}
-		/* No engine touches them from now on. */
+		/* No engine may touch their pages from now on. */
 		fm_agent_gone(running.token);
 		fm_agent_gone(queued.token);
 		fm_agent_gone(held.token);
@@ -170,7 +170,7 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		EXPECT_EQ(ENODEV, errno);
 		EXPECT_GT(0, fm_open_dev(0));
 
-		/* It comes back, for who opens it anew; the old files stay dead. */
+		/* The card comes back for new opens; the old files stay dead. */
 		ASSERT_EQ(0, fm_bind());
 		fm_ctx_new(&again, FM_LIST, 64 * 1024);
 		fm_job_list(&again, 100, 1000, 5, &e);
@@ -181,13 +181,13 @@ FM_TEST(unbind, point_17_unbind_with_open_files)
 		fm_ctx_close(&held);
 		fm_ctx_close(&done);
 		close(bare);
-		/* Nor does their end do the new one any harm. */
+		/* Closing the old files does not affect the new context. */
 		ASSERT_GOOD(fm_job_run(&again, &e));
 		fm_ctx_close(&again);
 	}
 }
 
-/* MODE survives a reset of the slot, and the window that of a job that was cut off. */
+/* MODE survives a reset of the slot, and the window survives the reset of an aborted job. */
 FM_TEST(card, point_09_nothing_is_left_on_the_card)
 {
 	struct fm_expect e;
@@ -208,7 +208,7 @@ FM_TEST(card, point_09_nothing_is_left_on_the_card)
 	if (!card_base())
 		EXPECT_EQ(0, card_key(card_cmd("state slot=%d", a.slot), "window_size"));
 	fm_ctx_close(&a);
-	/* It reads in order, without a word about the mode. */
+	/* The job reads in order, although it does not set the mode. */
 	fm_ctx_new(&b, FM_MEM, 64 * 1024);
 	card_speed(b.slot, 0);
 	fm_job_mem(&b, 4096, 100, 6, FM_NO_MODE, &e);
@@ -224,7 +224,7 @@ static void bind_anew(const char *settings, int slot)
 		fm_die("bind: %s", strerror(errno));
 }
 
-/* Where a reset clears the registers that a tenant has left, none of them is written. */
+/* If a reset clears the registers that a tenant has left, the driver writes none of them. */
 FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 {
 	const int all = (FERMATA_REG_LAST - FERMATA_REG_FIRST) / 8 + 1;
@@ -256,7 +256,7 @@ FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 	}
 	bind_anew("reset_clears=0", slot);
 	TH_LOG("%d writes, and %d with a reset", (int)writes[0], (int)writes[1]);
-	/* A relay loads registers from memory: none is written. */
+	/* A relay loads registers from memory: the driver writes none. */
 	if (card_relay()) {
 		EXPECT_EQ(0, writes[0] + writes[1]);
 		return;
@@ -267,7 +267,7 @@ FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 
 #define MAPPER	"fm-mapper"
 
-/* Maps the arena when told to, and looks what an access gives when told again. */
+/* Maps the arena on the first word of the parent, and tries an access on the second. */
 static void be_a_mapper(struct fm_child *ch)
 {
 	struct fm_ctx c;
@@ -278,7 +278,7 @@ static void be_a_mapper(struct fm_child *ch)
 	fm_say(ch, c.token);
 	fm_hear(ch);
 	mem = mmap(NULL, c.len, PROT_READ | PROT_WRITE, MAP_SHARED, c.fd, c.off);
-	/* Nothing is late for this name: the end of a process also calls the function. */
+	/* This name has no delay: the end of a process also calls the function. */
 	prctl(PR_SET_NAME, "fm-mapped");
 	fm_hear(ch);
 	_exit(mem == MAP_FAILED || fm_access_signal(mem) == SIGBUS ? 0 : 1);
@@ -286,7 +286,7 @@ static void be_a_mapper(struct fm_child *ch)
 
 /*
  * A processor is busy with something else between the driver's mmap() and the moment at which the
- * kernel can find the mapping, and the card goes meanwhile.
+ * kernel can find the mapping, and the card is removed meanwhile.
  */
 FM_TEST(card, defect_09_mapping_made_while_the_card_goes)
 {
@@ -325,7 +325,7 @@ static void set_bus_mastering(bool on)
 	close(fd);
 }
 
-/* Starts a membench that reads a page without end, whether memory answers or not. */
+/* Starts a membench that reads a page without end, whether memory responds or not. */
 static void start_engine(int slot, volatile u64 *bar, u64 page, u64 token)
 {
 	volatile u64 *regs = bar + (0x1000 * (slot + 1)) / 8;
@@ -346,7 +346,7 @@ static void start_engine(int slot, volatile u64 *bar, u64 page, u64 token)
 	regs[0x18 / 8] = 1;
 }
 
-/* What another driver, or a kernel that crashed, has left at work is stopped before it can do DMA. */
+/* An engine that another driver or a crashed kernel left running is stopped before it does DMA. */
 FM_TEST(card, defect_02_engine_at_work_when_bound)
 {
 	u64 token = fm_token(), gpa;
@@ -379,7 +379,7 @@ FM_TEST(card, defect_02_engine_at_work_when_bound)
 	close(fd);
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", fm_pci());
 	ASSERT_EQ(0, fm_put(path, "0"));
-	/* That was this test's doing. */
+	/* This test itself caused the violation. */
 	EXPECT_EQ(1, card_violations());
 	card_cmd("violations clear");
 
@@ -389,7 +389,7 @@ FM_TEST(card, defect_02_engine_at_work_when_bound)
 	fm_agent_gone(token);
 }
 
-/* Calls race with the unbinding: each says its own or ENODEV, and nothing breaks. */
+/* Calls race with the unbinding: each returns its usual result or ENODEV, and nothing breaks. */
 struct racer {
 	pthread_t thread;
 	int fd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Latency-critical (LC) work before best-effort (BE) work, as the card sees it. */
+/* Latency-critical (LC) work preempts best-effort (BE) work, as the card sees it. */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"
@@ -13,7 +13,7 @@ static void urgent(struct fm_ctx *c)
 	fm_param(c->fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
 }
 
-/* LC work that arrives takes the slot at once; BE work goes on afterwards, with nothing lost. */
+/* LC work that arrives takes the slot at once; BE work resumes afterwards, and loses nothing. */
 FM_TEST(urgent, arrival_preempts_at_once)
 {
 	struct fermata_status st;
@@ -33,7 +33,7 @@ FM_TEST(urgent, arrival_preempts_at_once)
 	want[n++] = (struct fm_turn){ be.slot, CARD_START, &be };
 	for (i = 0; i < ARRIVALS; i++) {
 		card_until_runs(be.slot, be.token);
-		/* An engine that restores does not hear. */
+		/* An engine ignores PAUSE during a restore. */
 		fm_sleep_us(2000);
 		ASSERT_GOOD(fm_job_run(&lc, &el));
 		fm_status(be.fd, &st);
@@ -60,7 +60,7 @@ FM_TEST(urgent, arrival_preempts_at_once)
 	EXPECT_EQ(ARRIVALS, st.slices);
 }
 
-/* Of LC work nobody goes before another; BE work waits for all of it. */
+/* LC work does not preempt other LC work; BE work waits for all of it. */
 FM_TEST(urgent, never_before_its_like)
 {
 	struct fm_expect e, eb;
@@ -95,7 +95,7 @@ FM_TEST(urgent, never_before_its_like)
 		{ 0, CARD_START, &be }, { 0, CARD_FINISHED, &be } }, 6));
 }
 
-/* Made LC while it waits, it does not wait any longer; made BE again, it makes way. */
+/* A waiting job that becomes LC runs at once; when it becomes BE again, it is preempted. */
 FM_TEST(urgent, changes_while_it_waits)
 {
 	struct fm_expect e;
@@ -130,7 +130,7 @@ FM_TEST(urgent, changes_while_it_waits)
 		{ 0, CARD_RESUME, &other }, { 0, CARD_FINISHED, &other } }, 10));
 }
 
-/* LC that never ends: the guard keeps BE alive, without it BE waits. */
+/* With LC work that never ends, BE work runs with the starvation boost, and waits without it. */
 FM_TEST(urgent, guard_keeps_be_alive)
 {
 	struct fm_ctx lc, be;
@@ -158,7 +158,7 @@ FM_TEST(urgent, guard_keeps_be_alive)
 	fm_end_endless(&be);
 }
 
-/* To be LC takes CAP_SYS_NICE; to be BE again takes nothing. */
+/* Becoming LC takes CAP_SYS_NICE; becoming BE again does not. */
 FM_TEST(urgent, point_16_takes_cap_sys_nice)
 {
 	struct fermata_param param = {
@@ -199,7 +199,7 @@ FM_TEST(urgent, point_16_takes_cap_sys_nice)
 
 #define WAIT	"boundary_wait_us"
 #define MANY	512
-/* So often the boundary may come first, because the machine is slow. */
+/* Limit of attempts in which the boundary comes first, because the machine is slow. */
 #define TRIES	200
 
 static bool stops_at_boundaries(enum fm_engine engine)
@@ -224,7 +224,7 @@ static void set_wait(u64 us)
 		fm_die(WAIT ": %s", strerror(-rc));
 }
 
-/* Whether the jobs that made way for one that is urgent were stopped where they were. */
+/* Whether jobs that were preempted for urgent work were stopped at once, not at a boundary. */
 static bool were_stopped(u64 from)
 {
 	static struct card_turn turns[MANY];
@@ -237,8 +237,8 @@ static bool were_stopped(u64 from)
 }
 
 /*
- * The boundary is 4 ms away at the most. With a bound of 10 s urgent work waits for it, and with one
- * of 1 ms, the default, or none it does not: the card sees the plain PAUSE.
+ * The boundary is at most 4 ms away. Urgent work waits for the boundary with a bound of 10 s, but
+ * not with a bound of 1 ms, the default, or of 0: the card sees the plain PAUSE.
  */
 FM_TEST(urgent, defect_13_far_boundary_is_not_waited_for)
 {
@@ -275,7 +275,7 @@ FM_TEST(urgent, defect_13_far_boundary_is_not_waited_for)
 			overruns += stopped;
 			told += stopped;
 		} while (!stopped && waits[i] <= 1000);
-		/* A PAUSE may meet a save at the boundary: that counts, too, and the card drops it. */
+		/* A PAUSE may arrive in a save at the boundary: it counts, too, but is dropped. */
 		EXPECT_LE(overruns, fm_sysfs_number(be.slot, "overruns"));
 		EXPECT_LE(told, fm_fdinfo_number(be.fd, "fermata-overruns"));
 		if (waits[i] > 1000)
@@ -283,7 +283,7 @@ FM_TEST(urgent, defect_13_far_boundary_is_not_waited_for)
 		EXPECT_EQ(waits[i] <= 1000, stopped);
 	}
 	EXPECT_EQ(0, fm_fdinfo_number(lc.fd, "fermata-overruns"));
-	/* It was stopped where it can be, so nothing is over the bound. */
+	/* The job could be stopped at once, so no time is beyond the bound. */
 	EXPECT_EQ(0, fm_fdinfo_number(be.fd, "fermata-overrun"));
 	card_speed(be.slot, 0);
 	fm_wait(be.fd, FERMATA_EVENT_DONE);
@@ -291,7 +291,7 @@ FM_TEST(urgent, defect_13_far_boundary_is_not_waited_for)
 	set_wait(before);
 }
 
-/* An engine that stops at boundaries only is waited for, and what is over the bound is its job's. */
+/* Urgent work waits for an engine that stops only at boundaries; its job pays for the overrun. */
 FM_TEST(urgent, defect_13_what_is_over_the_bound_is_counted)
 {
 	struct fermata_status st;
@@ -312,7 +312,7 @@ FM_TEST(urgent, defect_13_what_is_over_the_bound_is_counted)
 	card_speed(be.slot, 1);
 	fm_must_start(&be);
 	do {
-		/* It mixes its buffer in place. */
+		/* The job mixes its buffer in place. */
 		fm_job_mix(&lc, 4096, 64, 2, &el);
 		card_until_runs(be.slot, be.token);
 		from = card_history_end();
@@ -324,7 +324,7 @@ FM_TEST(urgent, defect_13_what_is_over_the_bound_is_counted)
 	} while (!ns);
 	EXPECT_LE(1, fm_fdinfo_number(be.fd, "fermata-overruns"));
 	EXPECT_EQ(slot_ns + ns, fm_sysfs_number(be.slot, "overrun_ns"));
-	/* It is a part of the time that it was charged for. */
+	/* The overrun is a part of the charged time. */
 	EXPECT_LT(ns, st.run_ns);
 	EXPECT_EQ(0, fm_fdinfo_number(lc.fd, "fermata-overruns"));
 	card_speed(be.slot, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Being told of a job's end: the call, poll(), eventfd; signals, threads, descriptors. */
+/* Notification of a job's end: the call, poll(), eventfd; signals, threads, descriptors. */
 #include "kselftest_harness.h"
 #include <poll.h>
 #include <sched.h>
@@ -47,14 +47,14 @@ FM_TEST(wait, deadline_and_events)
 	ASSERT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, UINT64_MAX, &w));
 	EXPECT_EQ(FERMATA_EVENT_HELD, w.happened);
 	EXPECT_EQ(0, w.error);
-	/* What happened and was not asked for is not told. */
+	/* Events that were not asked for are not reported. */
 	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
 	ASSERT_EQ(0, fm_resume(c.fd));
 	EXPECT_EQ(-ETIMEDOUT, fm_wait_until(c.fd, FERMATA_EVENT_HELD, 0, NULL));
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	ASSERT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE | FERMATA_EVENT_HELD, UINT64_MAX, &w));
 	EXPECT_EQ(FERMATA_EVENT_DONE, w.happened);
-	/* It holds until the next START; the deadline has passed long ago. */
+	/* The event holds until the next START, although the deadline has passed long ago. */
 	EXPECT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
 	EXPECT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 1, NULL));
 	fm_job_endless(&c);
@@ -114,7 +114,7 @@ FM_TEST(wait, eventfd_counts_events)
 	EXPECT_EQ(-1, read(e, &n, 8));
 	ASSERT_EQ(0, fm_preempt(c.fd, FERMATA_PREEMPT_HOLD));
 	ASSERT_EQ(1, poll(&p, 1, FM_GUARD_MS));
-	/* The event holds when the eventfd says so. */
+	/* The event holds when the eventfd is signalled. */
 	EXPECT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_HELD, 0, NULL));
 	ASSERT_EQ(8, read(e, &n, 8));
 	EXPECT_EQ(1, n);
@@ -125,7 +125,7 @@ FM_TEST(wait, eventfd_counts_events)
 	EXPECT_EQ(1, n);
 	EXPECT_EQ(0, fm_wait_until(c.fd, FERMATA_EVENT_DONE, 0, NULL));
 
-	/* Replaced; only one of the events. */
+	/* Another eventfd, for only one of the events. */
 	ASSERT_EQ(0, set_eventfd(c.fd, FERMATA_EVENT_DONE, other));
 	for (i = 0; i < 3; i++) {
 		fm_job_endless(&c);
@@ -141,14 +141,14 @@ FM_TEST(wait, eventfd_counts_events)
 	}
 	EXPECT_EQ(-1, read(e, &n, 8));
 
-	/* None any more. */
+	/* No eventfd any more. */
 	ASSERT_EQ(0, set_eventfd(c.fd, 0, -1));
 	fm_job_endless(&c);
 	ASSERT_EQ(0, fm_start(c.fd));
 	fm_list_cut(&c, FM_ENDLESS_NODES);
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 	EXPECT_EQ(-1, read(other, &n, 8));
-	/* It is the driver's own reference: closing the descriptor is no trouble. */
+	/* The driver has its own reference, so the descriptor may be closed. */
 	ASSERT_EQ(0, set_eventfd(c.fd, FERMATA_EVENT_DONE, e));
 	close(e);
 	fm_job_endless(&c);
@@ -200,7 +200,7 @@ static void waiter(void *arg)
 	me->back = true;
 }
 
-/* The deadline must leave a busy machine the time to see it asleep. */
+/* The deadline must leave a busy machine enough time to see the waiter asleep. */
 static void waiter_start(struct waiter *me, int fd, u64 deadline)
 {
 	memset(me, 0, sizeof(*me));
@@ -255,7 +255,7 @@ FM_TEST(wait, signal_with_sa_restart_restarts)
 	EXPECT_EQ(FERMATA_EVENT_DONE, me.w.happened);
 }
 
-/* Restarted with the deadline that it had, not with the time that it had. */
+/* A restarted call keeps its deadline, and does not wait for the whole time again. */
 FM_TEST(wait, restart_keeps_the_deadline)
 {
 	struct waiter me;
@@ -276,7 +276,7 @@ FM_TEST(wait, restart_keeps_the_deadline)
 	fm_wait(c.fd, FERMATA_EVENT_DONE);
 }
 
-/* Moves this process to a time namespace whose CLOCK_MONOTONIC is ahead by so many seconds. */
+/* Moves this process to a time namespace whose CLOCK_MONOTONIC is ahead by this many seconds. */
 static int clock_ahead(int seconds)
 {
 	int offsets, ns;
@@ -294,7 +294,7 @@ static int clock_ahead(int seconds)
 	return 0;
 }
 
-/* A deadline is meant as the caller's clock tells the time. */
+/* A deadline is in the time of the caller's clock. */
 FM_TEST(wait, deadline_of_the_callers_time_namespace)
 {
 	struct fm_child ch;
@@ -317,7 +317,7 @@ FM_TEST(wait, deadline_of_the_callers_time_namespace)
 			_exit(6);
 		if (fm_now() < end)
 			_exit(7);
-		/* From before the clock began: looks. */
+		/* A time before the clock began: the call only checks the state. */
 		if (fm_wait_until(c.fd, FERMATA_EVENT_DONE, 1, NULL) != -ETIMEDOUT)
 			_exit(8);
 		fm_say(&ch, 1);
@@ -351,7 +351,7 @@ FM_TEST(wait, all_waiters_are_woken)
 	close(copy);
 }
 
-/* The call holds the file: another thread's close() does not pull it away. */
+/* The call holds a reference to the file, which another thread's close() does not end. */
 FM_TEST(wait, close_while_another_thread_waits)
 {
 	struct waiter me;
@@ -407,7 +407,7 @@ static int recv_fd(int sock)
 	return fd;
 }
 
-/* The one who has the descriptor has the context, whoever made it. */
+/* The process that has the descriptor has the context, whichever process made it. */
 FM_TEST(wait, descriptor_passed_to_another_process)
 {
 	struct fm_child ch;
@@ -430,11 +430,11 @@ FM_TEST(wait, descriptor_passed_to_another_process)
 	send_fd(pair[0], c.fd);
 	EXPECT_EQ(0, fm_reap(&ch));
 	ASSERT_GOOD(fm_job_wrong(&c, &e));
-	/* The receiver's end was not the context's. */
+	/* The context has outlived the receiver. */
 	ASSERT_GOOD(fm_job_run(&c, &e));
 }
 
-/* The maker closes; whoever was passed the descriptor goes on. */
+/* The maker closes the context; the receiver of the descriptor can still use it. */
 FM_TEST(wait, context_lives_as_long_as_the_last_descriptor)
 {
 	struct fermata_card_info info;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * "insmod delay.ko symbol=FUNCTION comm=TASK ms=N": every call of the function
- * by the task begins so many milliseconds late.  So a window of nanoseconds
- * becomes one that a test hits each time.
+ * "insmod delay.ko symbol=FUNCTION comm=TASK ms=N": delays every call of the
+ * function by the task by N milliseconds.  This widens a race window of
+ * nanoseconds, so that a test hits it each time.
  *
- * The task sleeps, so that nothing that waits for the processors (an RCU grace
- * period) waits for the task: the function must be one that may sleep.  A kprobe
- * would not do, for its handler runs with preemption disabled.
+ * The task sleeps, so that an RCU grace period or anything else that waits for
+ * the processors does not wait for the task: the function must be allowed to
+ * sleep.  A kprobe would not do, because its handler runs with preemption disabled.
  */
 
 #include <linux/delay.h>
@@ -46,7 +46,7 @@ static int __init delay_init(void)
 	return err ?: register_ftrace_function(&delay_ops);
 }
 
-/* To be removed when no task sleeps in the function any more. */
+/* Remove the module only when no task sleeps in the function any more. */
 static void __exit delay_exit(void)
 {
 	unregister_ftrace_function(&delay_ops);

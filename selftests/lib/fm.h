@@ -92,7 +92,7 @@ int fm_eventfd(int fd);
 int fm_eventfd_of(int fd, u32 events);
 /* How often the context's job was preempted. */
 u64 fm_preemptions(int fd);
-/* Waits for so many preemptions, however late slices end on a slow host. */
+/* Waits for this many preemptions, however late slices end on a slow host. */
 void fm_until_preempted(int fd, u64 times);
 /* Waits until the driver reports this state. */
 void fm_until_state(int fd, u32 state);
@@ -101,7 +101,7 @@ void fm_until_state(int fd, u32 state);
 
 enum fm_engine {
 	FM_LIST, FM_MEM, FM_SHA, FM_MIX, FM_ENGINES,
-	/* These have tests of their own, and no jobs here. */
+	/* These have their own tests, and no jobs here. */
 	FM_RISCV = FM_ENGINES, FM_COUNT_UP, FM_COUNT_DOWN, FM_QUEUE,
 	FM_ALL_ENGINES
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Programs of the riscv engine (card/tests/programs) as a part of a test, and what they print with. */
+/* Programs of the riscv engine (card/tests/programs) as a part of a test, and their output. */
 #ifndef _FM_NATIVE_H
 #define _FM_NATIVE_H
 
@@ -10,7 +10,7 @@ uint32_t native_matrix(uint32_t arg);
 uint32_t native_mixture(uint32_t arg);
 uint32_t native_unpack(uint32_t arg);
 
-/* The test has these. */
+/* The test defines these. */
 void print(const char *text);
 void print_hex(uint32_t value);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A module of mistakes: "insmod planted.ko bug=NAME" makes the one of that name.
- * Each must be reported by the debug kernel, or the net that is there for it
- * catches nothing.  Never loaded into any other kernel.
+ * A module of mistakes: "insmod planted.ko bug=NAME" makes the mistake of that name.
+ * The debug kernel must report each, or the check for this kind of mistake does not
+ * work.  Never load it into any other kernel.
  */
 
 #include <linux/debug_locks.h>
@@ -31,7 +31,7 @@ static char *bug = "";
 module_param(bug, charp, 0444);
 MODULE_PARM_DESC(bug, "The mistake to make");
 
-/* A value that the compiler must take to be anything. */
+/* Returns a value that is unknown to the compiler. */
 static int opaque(int value)
 {
 	OPTIMIZER_HIDE_VAR(value);
@@ -75,7 +75,7 @@ static void leak(void)
 {
 	int n;
 
-	/* Several, for a stale pointer on a stack may hide one. */
+	/* Several, because a stale pointer on a stack may hide one. */
 	for (n = 0; n < 8; n++) {
 		void *volatile mem = kmalloc(480, GFP_KERNEL);
 
@@ -84,9 +84,9 @@ static void leak(void)
 }
 
 /*
- * Lockdep goes off after its first report, and misses what is released then. So
- * this switches it on again, with nothing held by this task; several times, for
- * it may first stumble over what it missed in another task.
+ * Lockdep goes off after its first report, and misses locks that are released then.
+ * This switches it on again, while this task holds no locks; several times, because
+ * it may first report a lock that it missed in another task.
  */
 static void with_lockdep(void (*make)(void))
 {
@@ -120,7 +120,7 @@ static void lock_recursion(void)
 	struct mutex pair[2];
 	int n;
 
-	/* Two locks of one class, with no rule of which comes first. */
+	/* Two locks of one class, without an order. */
 	for (n = 0; n < 2; n++)
 		mutex_init(&pair[n]);
 	mutex_lock(&pair[0]);
@@ -331,7 +331,7 @@ struct mistake {
 	int flags;
 };
 
-#define ENDS_THREAD	BIT(0)	/* the report kills who made it */
+#define ENDS_THREAD	BIT(0)	/* the report kills the thread that made the mistake */
 #define OF_LOCKS	BIT(1)	/* lockdep must be on */
 
 #define MISTAKE(function, ...) { #function, function, __VA_ARGS__ }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What mistakes_rust.rs has. */
+/* The mistakes of mistakes_rust.rs. */
 #ifndef _PLANTED_MISTAKES_H
 #define _PLANTED_MISTAKES_H
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mistakes in Rust, for `mistakes.c`: the nets must be there for code written in it, too.
+//! Mistakes in Rust, for `mistakes.c`: the kernel's checks must work for Rust code, too.
 
 use core::hint::black_box;
 use kernel::prelude::*;
 
-/// Memory on the heap that belongs to nobody.
+/// Returns memory on the heap without an owner.
 fn memory() -> *mut u64 {
     KBox::new(7_u64, GFP_KERNEL).map_or(core::ptr::null_mut(), KBox::into_raw)
 }
@@ -18,7 +18,7 @@ unsafe fn free(mem: *mut u64) {
     drop(unsafe { KBox::from_raw(mem) });
 }
 
-/// Reads what it has freed.
+/// Reads memory that it has freed.
 #[no_mangle]
 extern "C" fn planted_rust_use_after_free() {
     let mem = memory();
@@ -28,7 +28,7 @@ extern "C" fn planted_rust_use_after_free() {
     black_box(unsafe { mem.read_volatile() });
 }
 
-/// Reads behind what it has.
+/// Reads beyond the end of its memory.
 #[no_mangle]
 extern "C" fn planted_rust_out_of_bounds() {
     let mem = memory();
@@ -44,7 +44,7 @@ extern "C" fn planted_rust_overflow() {
     black_box(black_box(u32::MAX) + 1);
 }
 
-/// Asserts what is not so.
+/// Makes an assertion that fails.
 #[no_mangle]
 extern "C" fn planted_rust_assertion() {
     debug_assert!(black_box(false));
