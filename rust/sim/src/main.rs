@@ -21,7 +21,7 @@ use fermata_sim::{config, fleet, gangs, S, US};
 struct Args {
     #[command(subcommand)]
     what: What,
-    /// All that is random follows from it
+    /// Seed of all random numbers
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
     /// Where sim.json and the plots go
@@ -63,7 +63,7 @@ enum What {
     Fleet(FleetArgs),
     /// Gangs of 2, 4 and 8 on 2, 4 and 8 slots, next to the same work without gangs
     Gangs(GangArgs),
-    /// Jobs of a cluster that are preempted or drained, and begin anew or go on from a checkpoint
+    /// Jobs of a cluster that are preempted or drained, and restart or resume from a checkpoint
     Placement(PlacementArgs),
     /// Every mode on the requests of a CSV file (docs/simulator.md has its columns)
     Trace {
@@ -79,16 +79,17 @@ const PREPARATION_US: u64 = 200;
 
 #[derive(clap::Args)]
 struct CompareArgs {
-    /// Workloads [default: all; with --config none but those]
+    /// Workloads [default: all; with --config only those of the files]
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// A configuration file of `GPreempt`, as its REAL.json, which is a workload more (docs/simulator.md has the format); may be repeated
+    /// A configuration file of `GPreempt`, like its REAL.json, as an additional workload
+    /// (docs/simulator.md has the format); may be repeated
     #[arg(long, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// What a request of a model of --config takes, us
+    /// Duration of a request of a model of --config, us
     #[arg(long, value_name = "MODEL=US", value_delimiter = ',', value_parser = parse_work)]
     work: Vec<(String, u64)>,
-    /// Loads in percent; 0 is that of the table's own durations
+    /// Loads in percent; 0 is the load of the durations in the table
     #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95])]
     loads: Vec<u32>,
     /// When periodic clients begin
@@ -133,16 +134,16 @@ struct GangArgs {
 
 #[derive(clap::Args)]
 struct PlacementArgs {
-    /// Nodes, of a card each
+    /// Nodes, with a card each
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// What jobs ask for of the cards' time, in percent
+    /// Time of the cards that jobs demand, in percent
     #[arg(long, value_delimiter = ',', conflicts_with = "swf", default_values_t = [70, 90, 98], value_parser = clap::value_parser!(u32).range(1..=200))]
     demands: Vec<u32>,
     /// Days of virtual time
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=365))]
     days: u64,
-    /// The mean time until a node is drained again, hours; 0: none is
+    /// The mean time until a node is drained again, hours; 0: never
     #[arg(long, default_value_t = 168, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     drain_every_h: u64,
     /// How long a node is drained, minutes

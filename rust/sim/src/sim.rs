@@ -431,7 +431,7 @@ pub struct Costs {
     #[arg(long = "wake-ns", default_value_t = Costs::DEFAULT.wake)]
     #[serde(rename = "wake_ns")]
     pub wake: u64,
-    /// Preparing a request takes up to so much more or less than its program believes, percent
+    /// Preparing a request takes up to this much more or less than its program expects, percent
     #[arg(long = "preparation-off", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     #[serde(rename = "preparation_off_percent")]
     pub preparation_off: u8,

@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(natural, [0, 1_200, 3_800, 5_600, 8_800, 10_000]);
         let half = phases(c, c.natural_load() / 2.0);
         assert_eq!(half, [0, 700, 2_100, 3_100, 4_800, 5_500]);
-        // BE and LC of each network have rates of their own.
+        // BE and LC of each network have different rates.
         let expected = [0, 1_200, 3_800, 5_600, 8_800].map(|at| [at, at]);
         assert_eq!(phases(d, d.natural_load()), expected.concat());
         assert_eq!(phases(y, y.natural_load()), [0, 0], "two rates");

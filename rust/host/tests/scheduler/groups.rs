@@ -234,7 +234,7 @@ fn reservations_that_are_refused() {
     assert_eq!(world.state(late), JobState::Done);
 }
 
-// Time is shared between groups first, and nobody gains by having more contexts.
+// Time is shared between groups first, and no group gains by having more contexts.
 
 fn open(world: &mut World, group: GroupKey, weight: u16) -> ContextId {
     let params = Params {
