@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Packs text by references to earlier text (like LZ77), unpacks it, and compares; `arg` rounds, each
- * with different text.
+ * Packs text by references to earlier text (like LZ77), unpacks it, and compares; `arg` rounds,
+ * each with different text.
  *
  * Packed data consist of groups: a byte with the number of literals (high half) and the length of
  * the copy less 3 (low half; 15: another byte follows), the literals, and two bytes with the

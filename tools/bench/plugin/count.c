@@ -171,7 +171,7 @@ static void find_label(struct qemu_plugin_insn *insn)
 						       (void *)(uintptr_t)(word & 0xffff));
 }
 
-/* Returns the address that a block's last instruction calls; 0 if there is none or it is unknown. */
+/* Returns the address that the last instruction of a block calls; 0: no call, or unknown. */
 static unsigned long long called(const struct qemu_plugin_insn *insn)
 {
 	uint8_t bytes[CALL_SIZE];
