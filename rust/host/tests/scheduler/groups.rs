@@ -277,7 +277,8 @@ fn slices(world: &World) -> u64 {
 }
 
 fn run_slices(world: &mut World, n: u64) {
-    let (end, latest) = (slices(world) + n, world.now + n * 200 * MS);
+    // The starvation boost ends a slice after a second, however small the weight of the waiter is.
+    let (end, latest) = (slices(world) + n, world.now + n * 1_100 * MS);
     while slices(world) < end {
         assert!(world.now < latest, "nobody is preempted");
         world.run_for(20 * MS);
