@@ -5,7 +5,7 @@ CHECKS := check check-all check-debug
 
 # Of `make check NAME...` all but the first are names of steps.
 ifneq ($(filter $(CHECKS),$(firstword $(MAKECMDGOALS))),)
-NAMES := $(filter-out $(CHECKS),$(MAKECMDGOALS))
+NAMES := $(sort $(filter-out $(CHECKS),$(MAKECMDGOALS)))
 
 .PHONY: $(NAMES)
 $(NAMES) .DEFAULT:
@@ -75,7 +75,7 @@ demo-docs:
 
 METRICS := build/vm/metrics/files/dashboard.json
 metrics-docs:
-	@test -e $(METRICS) || { echo "run vm/check 'Prometheus scrapes' --all first" >&2; exit 1; }
+	@test -e $(METRICS) || { echo "run make check-all metrics first" >&2; exit 1; }
 	@mkdir -p build/reports
 	@vm/enter cargo run --locked --quiet --package fermata-picture --example dashboard -- packaging/grafana/fermata.json $(METRICS) build/reports/metrics.svg
 	@$(call DOC_PICTURE,metrics,metrics)
@@ -178,7 +178,7 @@ help:
 	@echo '  make check             everything that a change can break, tried once (docs/testing.md has the times); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
-	@echo '  make check NAME...     the steps of make check whose names have NAME in them; also with check-all and check-debug'
+	@echo '  make check NAME...     the steps of make check of these names (vm/check --list); also with check-all and check-debug'
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus.txt'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
 	@echo '  make deb               Debian packages of module (DKMS), tools, libraries and header; build/deb'

@@ -36,6 +36,7 @@ from pathlib import Path
 from . import guest, host, module
 from .common import BUILD, CACHE, TOP, die, locked, say
 from .kernel import kernel_named
+from .trouble import TROUBLE
 
 # rdtsc; shl rdx, 32; or rax, rdx; ret
 READ_COUNTER = bytes.fromhex("0f31 48c1e220 4809d0 c3")
@@ -43,13 +44,6 @@ COUNTER_SPAN_NS = 50_000_000
 COUNTER_TRIES = 5
 
 CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
-TROUBLE = re.compile(
-    r"Oops|BUG[: ]|WARNING:|Call Trace|Kernel panic|panicked at|general protection|UBSAN|KASAN|blocked for more than|rcu.*stall"
-    r"|soft lockup|hard LOCKUP|nobody cared|DMAR: .*(fault|\[DMA)|virtio_iommu.*fault|refcount_t:|scheduling while atomic"
-    r"|possible recursive|inconsistent lock state|possible circular|suspicious RCU|non-static key|turning off the locking"
-    r"|DMA-API: (?!preallocated|debugging)|ODEBUG|pagealloc: (memory|single)|(list_add|list_del) corruption"
-    r"|kmemleak: (Cannot|Memory pool empty)|\[fermata\] enqueued on deprecated"
-)
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
 # the kernel reads the processor's features: for that moment the kernel assumes 4 levels.
 CPU = "max,la57=off"
@@ -442,6 +436,10 @@ def out_folder(stack, name):
     if name:
         lock_named(name)
     out = BUILD / "vm" / (name or lock_unnamed(stack))
+    if "FERMATA_SECOND_RUN" in os.environ and out.exists():
+        first = out.with_name(f"{out.name}.first")
+        subprocess.run(["rm", "-rf", first], check=True)
+        out.rename(first)
     subprocess.run(["rm", "-rf", out], check=True)
     out.mkdir()
     return out

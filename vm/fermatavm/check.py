@@ -2,328 +2,221 @@
 """Run checks and count them; the last line is `N passed, N failed`.
 
 The steps are those of vm/checks; with --all also those of vm/checks-all; with --debug those of vm/checks-debug. Logs are in
-build/check/ (build/check-all/, build/check-debug/, build/check-rest/), times in times.json there.
+build/check/ (build/check-all/, build/check-debug/, build/check-rest/, build/check-parts/), times in times.json there.
 """
 
 import argparse
-import fnmatch
-import itertools
 import json
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from .common import BUILD, JOBS, TOP, die, say
-from .kernel import DEBUG, kernel_named, pins
+from .common import BUILD, JOBS, TOP, die, host_path, say
+from .kernel import kernel_named, pins
+from .rest import Budget, changed_files, ordered
+from .second import RECORD, SecondRuns, again, line_for_record
+from .steps import TABLES, chosen, longest_first, read_table
 
-# The first field of a line: KIND[+|!] [MINUTES] [PATH...].
-HEAD = re.compile(r"(step|tap)([+!]?)(?: (\d+)m)?((?: \S+)*)")
-# Number of last commits whose changes decide the order with --rest, unless FERMATA_BASE names a commit.
-COMMITS = 30
-# Minutes after the end of --rest by which a late step must have ended.
-GRACE = 6
-POINT = re.compile(r"^(\s*)(ok|not ok) (\d+)\b(?:\s*-)?\s*(.*)$")
-PLAN = re.compile(r"^(\s*)1\.\.(\d+)")
-# Lines that a test itself prints, without the harness's lines.
-WORDS = re.compile(r"^\s+# (?!\s|Starting |.*: Test failed|FAILED|PASSED|Totals|\d+ skipped)")
+# Minutes that second runs may take after all other steps.
+SECOND_MINUTES = 8
 
 
-class Step:
-    """A line of a table: a check, or (`tap`) as many checks as its output has TAP points."""
-
-    def __init__(self, head, name, command, debug, logs):
-        kind, mark, minutes, paths = head.groups()
-        self.tap, self.beside, self.judges = kind == "tap", mark == "+", mark == "!"
-        self.minutes, self.paths = int(minutes or 0), paths.split()
-        self.name, self.command, self.debug = name, command, debug
-        self.log = logs / (re.sub(r"[^\w.+-]+", "-", name) + ".log")
-        self.passed, self.failures, self.skipped, self.seconds, self.cpu = 0, [], 0, 0, 0
-        self.left_out, self.process = None, None
-
-    def run(self, latest=None):
-        """Run the command; end it at the time `latest` of the monotonic clock."""
-        begin = time.monotonic()
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                ["bash", "-euo", "pipefail", "-c", self.command], cwd=TOP, stdin=subprocess.DEVNULL, process_group=0,
-                stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"FERMATA_LOG": str(self.log), "JOBS": str(JOBS)},
-            )  # fmt: skip
-            timer = threading.Timer(latest - begin if latest else threading.TIMEOUT_MAX, self.end)
-            timer.daemon = True
-            timer.start()
-            _, status, usage = os.wait4(self.process.pid, 0)
-            timer.cancel()
-            self.process.returncode = status = os.waitstatus_to_exitcode(status)
-        self.seconds, self.cpu = time.monotonic() - begin, usage.ru_utime + usage.ru_stime
-        if latest and time.monotonic() > latest:
-            self.failures.append(f"no end after {self.seconds / 60:.0f} minutes")
-        elif self.tap:
-            self.count_points(status)
-        elif status:
-            self.failures.append(f"status {status}")
-        else:
-            self.passed += 1
-
-    def end(self):
-        """End the command and its children."""
-        if self.process and self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-
-    def count_points(self, status):
-        """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only if it reports a
-        failure that no point of the subtest reports."""
-        planned, inner, inner_failed, program, why, whole = 0, 0, 0, "", [], True
-        for line in self.log.read_text(errors="replace").splitlines():
-            plan, point = PLAN.match(line), POINT.match(line)
-            if WORDS.match(line):
-                why.append(line.strip(" #"))
-            if line.startswith("# "):
-                program = line[2:]
-            if plan:
-                planned += int(plan.group(2))
-                # TAP: the plan of a program that runs nothing.
-                if line.startswith("1..0 # SKIP"):
-                    self.skipped, whole = self.skipped + 1, False
-            if not point:
-                continue
-            planned -= 1
-            nested, good, what = point.group(1), point.group(2) == "ok", point.group(4)
-            said, why = "".join(f" ({word[:300]})" for word in why[:3]), []
-            if not nested and inner:
-                if not good and not inner_failed:
-                    self.failures.append(what + said)
-                inner = inner_failed = 0
-                continue
-            if nested:
-                inner += 1
-                inner_failed += not good
-                what = f"{program}: {what}"
-            if good and "# SKIP" in what:
-                self.skipped += 1
-            elif good:
-                self.passed += 1
-            else:
-                self.failures.append((what or f"point {point.group(3)}") + said)
-        if planned > 0:
-            self.failures.append(f"{planned} planned points never reported")
-        if status and not self.failures:
-            self.failures.append(f"status {status}")
-        if whole and not self.passed and not self.failures:
-            self.failures.append("no point reported")
-
-
-def read_table(name, logs):
-    """Return the steps of vm/NAME. {a,b} in a NAME field expands to a step per choice; @1, @2, ... name the choices in the command."""
-    steps = []
-    for line in (TOP / "vm" / name).read_text().replace("\\\n", " ").splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = [field.strip() for field in line.split("|", 2)]
-        head = HEAD.fullmatch(fields[0])
-        if len(fields) != 3 or not head:
-            die(f"vm/{name}: not `step|tap[+|!] [MINUTES] [PATH...] | name | command`: {line}")
-        _, title, command = fields
-        choices = [group.split(",") for group in re.findall(r"\{([^}]*)\}", title)]
-        pieces = re.split(r"\{[^}]*\}", title)
-        for chosen in itertools.product(*choices):
-            full, text = pieces[0], command
-            for number, (choice, piece) in enumerate(zip(chosen, pieces[1:], strict=True), 1):
-                full += choice + piece
-                text = text.replace(f"@{number}", choice)
-            steps.append(Step(head, full, text, name == "checks-debug", logs))
-    return steps
-
-
-def changed_files():
-    """Return the files that changed since FERMATA_BASE, in the last COMMITS commits, or in all commits of a shallow clone."""
-
-    def git(*args):
-        command = ["git", "-c", "safe.directory=*", *args]
-        return subprocess.run(command, cwd=TOP, capture_output=True, check=True, text=True).stdout.splitlines()
-
-    try:
-        base = os.environ.get("FERMATA_BASE") or git("rev-list", "--first-parent", f"--max-count={COMMITS + 1}", "HEAD")[-1]
-        return git("diff", "--name-only", base)
-    except subprocess.CalledProcessError as error:
-        say(f"git cannot list the changed files, so the order is that of the tables: {error.stderr.strip()}")
-        return []
-
-
-def by_changes(steps, changed):
-    """Sort steps by the number of changed files that can break them; the step that makes the debug kernel comes before all others on
-    it."""
-
-    def breaks(path, file):
-        return file == path or file.startswith(f"{path}/") or fnmatch.fnmatch(file, path)
-
-    def affected(step):
-        return sum(any(breaks(path, file) for path in step.paths) for file in changed)
-
-    making = next((step for step in steps if step.debug), None)
-    order = sorted((step for step in steps if step is not making), key=affected, reverse=True)
-    if making:
-        order.insert(next(n for n, step in enumerate(order) if step.debug), making)
-        making.minutes = 0 if kernel_named(DEBUG).ready() else making.minutes
-    return order
-
-
-class Budget:
-    """Decides which steps fit into the time. Expected minutes are scaled by the ratio of the time that `make check` took to its
-    expected time."""
-
-    def __init__(self, steps, minutes):
-        self.steps, self.end = steps, time.monotonic() + 60 * minutes
-        self.making = next((step for step in steps if step.debug), None)
-        times = json.loads((BUILD / "check/times.json").read_text()) if (BUILD / "check/times.json").exists() else []
-        known = [step for step in times if step["expected"]]
-        self.scale = sum(step["seconds"] for step in known) / sum(step["expected"] for step in known) if known else 1
-        say(f"{minutes:.0f} minutes are left; a minute of vm/checks-all and vm/checks-debug takes {self.scale:.1f} here")
-
-    def latest(self):
-        return self.end + 60 * GRACE
-
-    def why_not(self, step):
-        """Return why a step is left out, or None."""
-        minutes = step.minutes
-        if step is self.making:
-            minutes += self.steps[self.steps.index(step) + 1].minutes
-        elif step.debug and (self.making.left_out or self.making.failures):
-            return "there is no debug kernel"
-        if step.judges and any(other.left_out for other in self.steps if other.debug == step.debug):
-            return "not all that it judges was run"
-        left = (self.end - time.monotonic()) / 60
-        return f"expected to take {minutes * self.scale:.0f} minutes, {max(left, 0):.0f} are left" if minutes * self.scale > left else None
+def part(text):
+    """Parse K/N."""
+    number, _, parts = text.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts) <= 20):
+        raise argparse.ArgumentTypeError("write K/N, as 2/5, with 1 <= K <= N <= 20")
+    return int(number), int(parts)
 
 
 def parser():
     parser = argparse.ArgumentParser(prog="vm/check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pattern", nargs="*", help="only steps whose names contain this (shell wildcards)")
+    parser.add_argument("step", nargs="*", help="only this step, or the steps with this in their name or title (shell wildcards)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="also the steps of vm/checks-all")
     which.add_argument("--debug", action="store_true", help="the steps of vm/checks-debug, on the debug kernel")
     which.add_argument(
         "--rest", type=float, metavar="MINUTES",
-        help="run the steps that make check leaves out, on stock kernels and on the debug kernel, for MINUTES after make check; steps"
-        " that the last commits can break come first (since the commit FERMATA_BASE; default: the last 30 commits)",
+        help="for MINUTES after make check, run the steps of vm/checks-all and vm/checks-debug that the last change can break, those with"
+        " the most changed files first (change: since the commit FERMATA_BASE, or the last 4 hours' commits)",
     )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="list the steps and their commands")
+    parser.add_argument("--part", type=part, metavar="K/N", help="with --all: part K of N parts of all three tables, N runs in all")
+    parser.add_argument("--again", type=int, metavar="N", help="run one step N times beside two busy loops, and count its failures")
+    parser.add_argument("--list", action="store_true", help="list the steps: name, title")
     return parser
 
 
-def main():
+def parse():
     args = parser().parse_args()
-    if args.rest is not None and args.pattern:
-        parser().error("--rest takes no pattern")
-    # Exit at once: the namespace ends with this process, and so do all processes in it.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    if args.rest is not None and args.step:
+        parser().error("--rest takes no step")
+    if args.part and (not args.all or args.step):
+        parser().error("--part goes with --all, and takes no step")
+    if args.again is not None and (len(args.step) != 1 or args.again < 1):
+        parser().error("--again N takes N of 1 or more, and one step")
+    return args
+
+
+def select(args):
+    """Return the steps that the arguments choose, and the name of the folder of their logs."""
     tables, folder = ["checks"], "check"
-    if args.all:
+    if args.again is not None:
+        tables, folder = TABLES, "check-again"
+    elif args.part:
+        tables, folder = TABLES, "check-parts"
+    elif args.all:
         tables, folder = ["checks", "checks-all"], "check-all"
     elif args.debug:
         tables, folder = ["checks-debug"], "check-debug"
     elif args.rest is not None:
         tables, folder = ["checks-debug", "checks-all"], "check-rest"
-    logs = BUILD / folder
-    steps = [step for table in tables for step in read_table(table, logs)]
+    steps = [step for table in tables for step in read_table(table)]
     if args.rest is not None:
-        steps = by_changes(steps, changed_files())
+        steps = ordered(steps, changed_files())
     steps.sort(key=lambda step: step.judges)
-    if args.pattern:
-        steps = [s for s in steps if any(fnmatch.fnmatch(s.name, f"*{p}*") for p in args.pattern)]
-        steps or die(f"no such step in vm/{' and vm/'.join(tables)}: vm/check {'--all ' if args.all else ''}--list has them")
+    if args.part:
+        # The results of all parts are judged with the last one.
+        number, parts = args.part
+        judges = [step for step in steps if step.judges and number == parts]
+        steps = longest_first([step for step in steps if not step.judges], parts)[number - 1] + judges
+    return chosen(steps, args.step) if args.step else steps, folder
+
+
+def main():
+    args = parse()
+    # Exit at once: the namespace ends with this process, and so do all processes in it.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    steps, folder = select(args)
     if args.list:
-        for step in steps:
-            print(f"{step.name}\n    {step.command}")
+        width = max(len(step.name) for step in steps)
+        print("\n".join(f"{step.name:{width}}  {step.title}" for step in steps))
         return
     for series in pins():
         kernel = kernel_named(series)
         os.environ[f"KERNEL_{series.replace('.', '_')}"] = str(kernel.dir)
-        if args.pattern:
+        if args.step:
             kernel.ensure()
-    shutil.rmtree(logs, ignore_errors=True)
+    logs = BUILD / folder
+    if not args.part or args.part[0] == 1:
+        shutil.rmtree(logs, ignore_errors=True)
     results = logs / "results"
-    results.mkdir(parents=True)
+    results.mkdir(parents=True, exist_ok=True)
     os.environ["FERMATA_RESULTS"] = str(results)
-    # A machine that boots and tests keeps less than one processor busy, except on the debug kernel.
-    width = min(JOBS if args.debug else JOBS + 1, 4)
-    run_all(steps, logs, width, Budget(steps, args.rest) if args.rest is not None else None)
+    if args.again is not None:
+        len(steps) == 1 or die(f"--again runs one step, not {', '.join(step.name for step in steps)}")
+        sys.exit(again(steps[0], args.again, logs) != 0)
+    Run(steps, logs, args).run()
 
 
-def run_steps(steps, width, budget):
-    """Run steps in their order, up to `width` at a time if they may run beside others. Yield each when it is done or left out."""
-    running = {}
+class Run:
+    """A run of steps: all of them once, failed ones again if this is CI, then the steps that judge the results."""
 
-    def done():
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            future.result()
-            yield running.pop(future)
+    def __init__(self, steps, logs, args):
+        self.steps, self.logs, self.number = steps, logs, 0
+        # A machine that boots and tests keeps less than one processor busy, except on the debug kernel.
+        self.width = min(JOBS if args.debug else JOBS + 1, 4)
+        self.budget = Budget(steps, args.rest) if args.rest is not None else None
+        latest = self.budget and self.budget.latest() + 60 * SECOND_MINUTES
+        self.second = SecondRuns(logs, latest) if os.environ.get("CI") == "true" else None
+        # `make check` is what a run of CI begins with.
+        if self.second and self.budget is None:
+            self.second.used.unlink(missing_ok=True)
 
-    with ThreadPoolExecutor(width) as pool:
-        try:
-            for step in steps:
-                most = (JOBS if step.debug else width) if step.beside else 1
-                while len(running) >= most or not all(other.beside for other in running.values()):
+    def run(self):
+        started = time.monotonic()
+        judges = [step for step in self.steps if step.judges]
+        others = [step for step in self.steps if not step.judges]
+        for step in self.run_steps(others):
+            self.print_result(step)
+        if self.second:
+            for step in self.second.run([step for step in others if not step.left_out]):
+                self.print_result(step)
+        for step in self.run_steps(judges):
+            self.print_result(step)
+        self.close(time.monotonic() - started)
+
+    def run_steps(self, steps):
+        """Run steps in their order, up to `width` at a time if they may run beside others. Yield each when it is done or left out."""
+        running = {}
+
+        def done():
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                future.result()
+                yield running.pop(future)
+
+        with ThreadPoolExecutor(self.width) as pool:
+            try:
+                for step in steps:
+                    most = (JOBS if step.debug else self.width) if step.beside else 1
+                    while len(running) >= most or not all(other.beside for other in running.values()):
+                        yield from done()
+                    step.left_out = self.budget and self.budget.why_not(step)
+                    if step.left_out:
+                        continue
+                    if sys.stdout.isatty():
+                        print(f"{step.name} ...", end="\r", flush=True)
+                    running[pool.submit(step.run, self.logs, self.budget and self.budget.latest())] = step
+                while running:
                     yield from done()
-                step.left_out = budget and budget.why_not(step)
-                if step.left_out:
-                    yield step
-                    continue
-                if sys.stdout.isatty():
-                    print(f"{step.name} ...", end="\r", flush=True)
-                running[pool.submit(step.run, budget and budget.latest())] = step
-            while running:
-                yield from done()
-        except KeyboardInterrupt:
-            for step in running.values():
-                step.end()
-            die("interrupted")
+            except KeyboardInterrupt:
+                for step in running.values():
+                    step.end()
+                die("interrupted")
 
+    def print_result(self, step):
+        """Print the result of a step, and the relevant part of the log of a failure."""
+        self.number += not step.first_failures
+        result = "FAILED" if step.failures else "failed, then passed" if step.first_failures else "ok"
+        counts = f" {step.passed} passed" if step.tap else ""
+        counts += f", {step.skipped} skipped" if step.skipped else ""
+        place = f"[{self.number}/{len(self.steps)}]"
+        print(f"{place} {step.name}: {result}{counts} ({step.seconds:.0f} s, {step.cpu:.0f} s of CPU)", flush=True)
+        for failure in step.first_failures[:20]:
+            print(f"    the first time: {failure}")
+        if step.failures:
+            print(f"    {step.title}")
+            for failure in step.failures[:20]:
+                print(f"    {failure}")
+            for line in step.text().splitlines()[-25:]:
+                print(f"    | {line}")
+        if step.failures or step.first_failures:
+            print(f"    log: {host_path(step.log)}", flush=True)
 
-def print_result(step, place):
-    """Print the result of a step, and the relevant part of the log of a failure."""
-    if step.left_out:
-        print(f"[{place}] {step.name}: left out, {step.left_out}", flush=True)
-        return
-    result = "FAILED" if step.failures else "ok"
-    counts = f" {step.passed} passed" if step.tap else ""
-    counts += f", {step.skipped} skipped" if step.skipped else ""
-    print(f"[{place}] {step.name}: {result}{counts} ({step.seconds:.0f} s, {step.cpu:.0f} s of CPU)", flush=True)
-    if step.failures:
-        for failure in step.failures[:20]:
-            print(f"    {failure}")
-        for line in step.log.read_text(errors="replace").splitlines()[-25:]:
-            print(f"    | {line}")
-        print(f"    log: {str(step.log).removeprefix(f'{TOP}/')}", flush=True)
+    def close(self, seconds):
+        """Print what ran, what did not, what ran again and what failed; write the summary and the times."""
+        ran = [step for step in self.steps if not step.left_out]
+        passed, failed = sum(step.passed for step in self.steps), sum(len(step.failures) for step in self.steps)
+        times = [
+            {"name": step.name, "seconds": round(step.seconds, 1), "cpu": round(step.cpu, 1), "expected": 60 * step.minutes} for step in ran
+        ]
+        (self.logs / "times.json").write_text(json.dumps(times, indent=1) + "\n")
+        took = f"{seconds:.0f} s, {sum(step.cpu for step in ran):.0f} s of CPU"
+        say(f"{len(ran)} steps in {took}, logs in {host_path(self.logs)}/")
+        longest = sorted(ran, key=lambda step: -step.seconds)[:5]
+        say(f"the longest: {', '.join(f'{step.name} {step.seconds:.0f} s' for step in longest)}")
+        self.say_left_out()
+        for step in ran:
+            if step.first_failures and not step.failures:
+                print(f"failed, then passed: {step.name}: {step.first_failures[0]}")
+                print(f"    for {host_path(RECORD)}: {line_for_record(step)}")
+        for step in ran:
+            for failure in step.failures:
+                print(f"failed: {step.name}: {failure}")
+        summary = f"{passed} passed, {failed} failed"
+        (self.logs / "summary").write_text(summary + "\n")
+        print(summary, flush=True)
+        sys.exit(1 if failed or not (passed or self.budget) else 0)
 
-
-def run_all(steps, logs, width, budget):
-    started = time.monotonic()
-    for number, step in enumerate(run_steps(steps, width, budget), 1):
-        print_result(step, f"{number}/{len(steps)}")
-    passed = sum(step.passed for step in steps)
-    failed = sum(len(step.failures) for step in steps)
-    ran = [step for step in steps if not step.left_out]
-    times = [
-        {"name": step.name, "seconds": round(step.seconds, 1), "cpu": round(step.cpu, 1), "expected": 60 * step.minutes} for step in ran
-    ]
-    (logs / "times.json").write_text(json.dumps(times, indent=1) + "\n")
-    took = f"{time.monotonic() - started:.0f} s, {sum(step.cpu for step in ran):.0f} s of CPU"
-    say(f"{len(ran)} steps in {took}, logs in {str(logs).removeprefix(f'{TOP}/')}/")
-    if len(ran) < len(steps):
-        say(f"{len(steps) - len(ran)} steps left out")
-    for step in ran:
-        for failure in step.failures:
-            print(f"failed: {step.name}: {failure}")
-    summary = f"{passed} passed, {failed} failed"
-    (logs / "summary").write_text(summary + "\n")
-    print(summary, flush=True)
-    sys.exit(1 if failed or not (passed or budget) else 0)
+    def say_left_out(self):
+        reasons = {}
+        for step in self.steps:
+            if step.left_out:
+                reasons.setdefault(step.left_out, []).append(step.name)
+        for reason, names in reasons.items():
+            say(f"not run, {reason}: {', '.join(names)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-TOP = Path("/fermata")
+# /fermata in the build root.
+TOP = Path(__file__).resolve().parents[2]
 CACHE = Path("/cache")
 BUILD = TOP / "build"
 JOBS = int(os.environ.get("FERMATA_JOBS") or os.cpu_count() or 1)
@@ -62,8 +63,8 @@ def run(cmd, log=None, check=True, **kwargs):
 def host_path(path):
     """Return the path as seen from outside the build root."""
     path = str(path)
-    if path.startswith("/fermata/"):
-        return path[len("/fermata/") :]
+    if path.startswith(f"{TOP}/"):
+        return path.removeprefix(f"{TOP}/")
     return path.replace("/cache/", "FERMATA_CACHE/", 1) if path.startswith("/cache/") else path
 
 

@@ -10,6 +10,7 @@ import re
 from . import boot, module
 from .common import BUILD, TOP, Points
 from .kernel import DEBUG, kernel_named
+from .trouble import TROUBLE
 
 # Mistakes, and what the kernel reports.
 MISTAKES = {
@@ -94,7 +95,7 @@ def is_reported(log, mistake):
     """Return whether the kernel reported the mistake, so that a run would fail."""
     _, _, rest = log.partition(f"{MARK}{mistake}\n")
     words = rest.split(MARK)[0]
-    return bool(re.search(MISTAKES[mistake], words)) and any(map(boot.TROUBLE.search, words.splitlines()))
+    return bool(re.search(MISTAKES[mistake], words)) and any(map(TROUBLE.search, words.splitlines()))
 
 
 if __name__ == "__main__":
