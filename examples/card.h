@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include "fermata.h"
 
-/* The emulated card's engine. docs/card.md describes it and its registers. */
+/* The emulated card's engine. docs/emulated-card.md describes it and its registers. */
 #define SHA256_ENGINE { .size = sizeof(struct fermata_setup), \
 			.afu_id_hi = 0x5348413235360000, .afu_id_lo = 3 }
 

@@ -27,8 +27,8 @@ use kernel::{
     sync::{aref::ARef, Arc},
 };
 
-/// Device ids of the emulated card, from QEMU's experimental range (docs/card.md): base and fermata
-/// profile.
+/// Device ids of the emulated card, from QEMU's experimental range (docs/emulated-card.md): base
+/// and fermata profile.
 const DEVICE_BASE: u32 = 0x10f0;
 const DEVICE_FERMATA: u32 = 0x10f1;
 
@@ -111,7 +111,7 @@ fn irqs<'a>(vectors: &'a IrqVectors<'_>, slots: u8) -> impl Iterator<Item = u32>
 }
 
 /// Returns which of `slots` slots, a bit each, interrupt by `vector` on a card with `count`
-/// vectors: several if there are not enough vectors (docs/card.md, Interrupts).
+/// vectors: several if there are not enough vectors (docs/registers.md, Interrupts).
 fn slots_of(vector: usize, count: usize, slots: u8) -> u8 {
     (0..slots)
         .filter_map(SlotId::new)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Engines: their UUIDs, and the names of the engines of docs/card.md.
+//! Engines: their UUIDs, and the names of the engines of docs/emulated-card.md.
 
 use kernel::{fmt, prelude::*};
 
@@ -12,7 +12,7 @@ pub(crate) struct EngineId {
 }
 
 impl EngineId {
-    /// The engines of docs/card.md, and their names there, as in libfermata.
+    /// The engines of docs/emulated-card.md, and their names there, as in libfermata.
     const KNOWN: [(&'static str, Self); 8] = [
         (
             "linkedlist",

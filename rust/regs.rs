@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The registers of a card, as docs/card.md defines them. Registers marked O are Optimus's,
+//! The registers of a card, as docs/registers.md defines them. Registers marked O are Optimus's,
 //! registers marked F belong to the fermata profile. All are 64 bits wide.
 
 use crate::sched::{Order, Stop};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The memory that a card with a relay uses for its switches: the context table, the records of
-//! runs, and the registers and results of each context (docs/card.md, Relay).
+//! runs, and the registers and results of each context (docs/registers.md, Relay).
 //!
 //! All of it is memory of the driver, in no window of a slot. Behind an IOMMU, the card can read
 //! the table and the registers but not write them.

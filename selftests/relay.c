@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Behaviour of a card with a relay (docs/card.md): it switches by itself, following orders that
- * name the context that runs next, and reports each run by a record. Also what happens to programs
- * when the card does this wrongly.
+ * Behaviour of a card with a relay (docs/registers.md): it switches by itself, following orders
+ * that name the context that runs next, and reports each run by a record. Also what happens to
+ * programs when the card does this wrongly.
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"

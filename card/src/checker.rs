@@ -17,7 +17,7 @@ use relay::RelayView;
 use snapshots::Snapshots;
 
 /// What a driver can do wrong, and at the end what the card itself can do wrong. The names are
-/// those of `docs/card.md`.
+/// those of `docs/emulated-card.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 #[value(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -46,6 +46,8 @@ pub enum Kind {
     OrderBad,
     ControlInArena,
     StaleOrderTaken,
+    /// A record whose words a misbehaviour holds back is missing only if memory does not respond in
+    /// the end; until then `EarlyLoad` applies.
     RecordMissing,
     EarlyLoad,
 }

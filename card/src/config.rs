@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The most slots for which the register map has room.
 pub const MAX_SLOTS: usize = 8;
 
-/// The register profiles of `docs/card.md`.
+/// The register profiles of `docs/registers.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The control connection (docs/card.md): for each line of text that comes in, one line of text
-//! goes out. The card's side, and a client's.
+//! The control connection (docs/emulated-card.md): for each line of text that comes in, one line of
+//! text goes out. The card's side, and a client's.
 
 use crate::card::Card;
 use crate::config::parse_number;
@@ -21,7 +21,7 @@ const MAX_LINE: u64 = 4 << 20;
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // named as in docs/card.md
+#[allow(missing_docs)] // named as in docs/emulated-card.md
 pub enum Request {
     Ping,
     Set {

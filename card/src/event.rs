@@ -166,7 +166,7 @@ pub enum IrqFate {
 /// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "e", rename_all = "snake_case")]
-#[allow(missing_docs)] // the fields are named as in docs/card.md
+#[allow(missing_docs)] // the fields are named as in docs/emulated-card.md
 pub enum What {
     /// First line: what the card is made of.
     Card { config: CardConfig },

@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 /// What `counters` reports of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // named as in docs/card.md
+#[allow(missing_docs)] // named as in docs/emulated-card.md
 pub struct Counters {
     pub starts: u64,
     pub resumes: u64,
@@ -388,7 +388,9 @@ struct Turn {
     tag: u64,
 }
 
-/// The STARTs, PAUSEs and ends of all slots in the order in which the card saw them.
+/// The STARTs, PAUSEs and ends of all slots in the order in which the card saw them. Of runs by
+/// order, start, resume and refused (with the tag of the previous run) are placed where the order
+/// was taken, and later events are added when the context is loaded.
 #[derive(Debug, Default)]
 pub struct History {
     turns: VecDeque<Turn>,

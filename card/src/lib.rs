@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! An emulated preemptible accelerator card: a vfio-user server with the register interface of
-//! `docs/card.md`, engines that work on guest memory, a log of everything that the card sees, and a
-//! checker over that log.
+//! `docs/registers.md`, engines that work on guest memory, a log of everything that the card sees,
+//! and a checker over that log.
 
 pub mod card;
 pub mod checker;

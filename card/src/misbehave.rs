@@ -63,18 +63,22 @@ pub struct Misbehaviour {
     pub save_takes_us: Option<u64>,
     /// What `CSR_STATE_SIZE_PG` reads.
     pub state_size: Option<u64>,
-    /// The next PAUSE finds the job at its end.
+    /// The next PAUSE finds the job at its end: a job that would end sooner waits for the PAUSE
+    /// just before its end, any other job then runs to its end at full speed.
     pub finish_on_pause: bool,
-    /// One DMA write comes this many microseconds after the next PAUSED.
+    /// One DMA write comes this many microseconds after the next PAUSED: eight bytes of the job's
+    /// last access again, through offset and window as they are then.
     pub write_after_paused: Option<u64>,
-    /// The next save that a reset cuts short is answered nevertheless, this many microseconds after
-    /// the reset.
+    /// The next save that a reset cuts short is answered nevertheless: from this many microseconds
+    /// after the reset on, one read of the status shows PAUSED with the `START_COUNT` of that job,
+    /// and its interrupt is sent.
     pub late_paused: Option<u64>,
     /// The job makes no progress and ignores a PAUSE, until a reset.
     pub hang: bool,
     /// The next save ends after this many bytes.
     pub save_torn: Option<u64>,
-    /// RESET has no effect.
+    /// RESET has no effect: a running job continues, and the status is unchanged. Function resets
+    /// are not affected.
     pub reset_fails: bool,
     /// Microseconds between spurious interrupts; 0: none.
     pub irq_storm: u64,
@@ -94,7 +98,7 @@ pub struct Misbehaviour {
     pub ignore_order: Times,
     /// Orders for another run that are accepted.
     pub stale_order: Times,
-    /// The next AT is late by this many microseconds.
+    /// The next AT is late by this many microseconds; an AT of 0 then aborts no restore.
     pub late_at: Option<u64>,
     /// Table entries that cannot be read.
     pub entry_error: Times,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The relay interface of `docs/card.md`: the words and the memory that driver and card share, and
-//! the clock for the times in them.
+//! The relay interface of `docs/registers.md`: the words and the memory that driver and card share,
+//! and the clock for the times in them.
 
 use crate::event::now_ns;
 use crate::regs::APP_FIRST;
@@ -106,7 +106,7 @@ const APP_LAST: u16 = 0xff8;
 
 /// A valid entry, as the card reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // named as in docs/card.md
+#[allow(missing_docs)] // named as in docs/registers.md
 pub struct Entry {
     pub dma_offset: u64,
     pub window_base: u64,
@@ -251,7 +251,7 @@ impl Order {
 /// Why a run ended; the values are those of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // named as in docs/card.md
+#[allow(missing_docs)] // named as in docs/registers.md
 pub enum Reason {
     Paused = 1,
     Finish = 2,
@@ -266,7 +266,7 @@ pub enum Reason {
 
 /// The report of the card about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // named as in docs/card.md
+#[allow(missing_docs)] // named as in docs/registers.md
 pub struct Record {
     pub cookie: u64,
     pub began: u64,

@@ -12,7 +12,7 @@ use crate::{
 };
 use kernel::{page::PAGE_SIZE, prelude::*};
 
-/// Bytes of a page of a state, independent of the kernel's page size (docs/card.md,
+/// Bytes of a page of a state, independent of the kernel's page size (docs/registers.md,
 /// CSR_STATE_SIZE_PG).
 const STATE_PAGE: u64 = 4096;
 /// Largest snapshot that is accepted, in pages of a state (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.

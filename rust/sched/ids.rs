@@ -4,7 +4,7 @@
 
 use core::num::{NonZeroU32, NonZeroU8};
 
-/// Slots that a card can have (docs/card.md).
+/// Slots that a card can have (docs/registers.md).
 pub const MAX_SLOTS: usize = 8;
 
 /// Names one slot of a card: 0 to 7.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Orders and records: how a slot with a relay is told what runs next, and reports what has run
-//! (docs/card.md, Relay).
+//! (docs/registers.md, Relay).
 
 use super::{ContextId, Duration};
 

@@ -4,7 +4,7 @@
 
 use super::{ContextId, Duration};
 
-/// The protocol that a slot keeps (docs/card.md, F and O).
+/// The protocol that a slot keeps (docs/registers.md, F and O).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be in flight.

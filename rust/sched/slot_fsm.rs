@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state machine of a slot: the slot protocol of docs/card.md.
+//! The state machine of a slot: the slot protocol of docs/registers.md.
 //!
 //! The state machine knows one job, but no other contexts and no policy: it is told when to start a
 //! job and when to stop it, and reports the end of the run and when the slot is vacant.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The status register of a slot (docs/card.md, Status), and what a status says of a run.
+//! The status register of a slot (docs/registers.md, Status), and what a status says of a run.
 
 use super::run::Run;
 use super::slot_config::SlotConfig;
@@ -24,7 +24,7 @@ pub enum Phase {
     Finish,
     /// The job was saved.
     Paused,
-    /// A value that docs/card.md does not define.
+    /// A value that docs/registers.md does not define.
     Unknown,
 }
 

@@ -186,7 +186,8 @@ fn mixed_rig(profile: Profile, set: &'static str) -> Rig {
     rig
 }
 
-/// Computes blockmix as docs/card.md defines it: the buffer after `blocks` blocks, and the digest.
+/// Computes blockmix as docs/emulated-card.md defines it: the buffer after `blocks` blocks, and the
+/// digest.
 fn mixed(data: &[u8], block: usize, blocks: usize, seed: u64) -> (Vec<u8>, u64) {
     let mut out = data.to_vec();
     let mut digest = seed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The register semantics of docs/card.md, line by line.
+//! The register semantics of docs/registers.md, line by line.
 
 use crate::common::*;
 use fermata_card::config::{IrqKind, Profile};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A slot of the card as docs/card.md describes it, and its relay. The steps that the slot takes by
-//! itself may happen at any time, or never.
+//! A slot of the card as docs/registers.md describes it, and its relay. The steps that the slot
+//! takes by itself may happen at any time, or never.
 
 use fermata_sched_host::sched::{ContextId, Duration, NextRun, Order, RunRecord, Stop};
 

@@ -7,11 +7,11 @@
  * START, and does nothing else.  No driver of a card without a relay can avoid
  * the idle time of the slot here: one interrupt, one trapped read, one write.
  *
- * fermata_card_bound: two contexts take turns by orders (docs/card.md, Relay).
+ * fermata_card_bound: two contexts take turns by orders (docs/registers.md, Relay).
  * The interrupt handler looks for the record of the run, and posts the order
  * for the next one.  The idle time of the slot here is the card's own.
  *
- * Bound only by driver_override, to the emulated card (docs/card.md) with a
+ * Bound only by driver_override, to the emulated card (docs/registers.md) with a
  * membench in slot 0.  Not useful for anything else.
  */
 
@@ -22,7 +22,7 @@
 #include <linux/module.h>
 #include <linux/pci.h>
 
-/* docs/card.md */
+/* docs/registers.md */
 #define RESET		0x18
 #define SLOT_COUNT	0x20
 #define DMA_OFFSET	0x30

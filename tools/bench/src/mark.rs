@@ -11,8 +11,8 @@ use std::path::Path;
 
 /// The slot whose tenants are measured; its engine is `membench`.
 pub(crate) const CONTESTED_SLOT: usize = 0;
-/// Offset of the register for marks: `FAULT_INFO[1]` (docs/card.md), which a write clears, whatever
-/// the value.
+/// Offset of the register for marks: `FAULT_INFO[1]` (docs/registers.md), which a write clears,
+/// whatever the value.
 pub(crate) const MARK_OFFSET: u64 = 0x208;
 /// Distinguishes marks from other writes to the register.
 const MAGIC: u64 = 0xbe9c;

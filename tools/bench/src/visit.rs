@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is measured: cells of a table, each of which is visited once in a round. The guest makes
-//! the visits, and the host evaluates the card's log. The jobs of the tenants: `membench` reads a page
-//! again and again, and computes a sum (docs/card.md). The card is set to 64 bytes a microsecond, so an
-//! access takes a microsecond.
+//! the visits, and the host evaluates the card's log. The jobs of the tenants: `membench` reads a
+//! page again and again, and computes a sum (docs/emulated-card.md). The card is set to 64 bytes a
+//! microsecond, so an access takes a microsecond.
 
 use fermata::work::REG_TAG;
 use fermata_card::dma::LINE;
@@ -174,7 +174,7 @@ impl Costs {
         }
     }
 
-    /// Returns the settings for the card's control port (docs/card.md).
+    /// Returns the settings for the card's control port (docs/emulated-card.md).
     pub(crate) fn settings(self) -> &'static str {
         match self {
             Self::Even => "save_us=100 restore_us=100 frame_save_ns=0 frame_restore_ns=0",

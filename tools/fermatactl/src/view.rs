@@ -31,7 +31,7 @@ pub(crate) struct CardView {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SlotView {
     pub(crate) slot: u32,
-    /// Null for an engine that docs/card.md does not name.
+    /// Null for an engine that docs/emulated-card.md does not name.
     pub(crate) engine: Option<&'static str>,
     /// UUID of the engine.
     pub(crate) engine_id: String,

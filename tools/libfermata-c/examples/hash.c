@@ -36,8 +36,8 @@ int main(int argc, char **argv)
 	memcpy(memory + DATA, word, length);
 
 	/*
-	 * The registers of the emulated card's engine (docs/card.md): data, their length, where the
-	 * digest goes.
+	 * The registers of the emulated card's engine (docs/emulated-card.md): data, their length,
+	 * where the digest goes.
 	 */
 	const struct fermata_reg registers[] = {
 		{ .offset = 0x30, .value = fermata_arena_base(arena) + DATA },

@@ -17,7 +17,8 @@ async def sha256(word):
         # The array and the engine share the memory.
         memory = numpy.frombuffer(arena, dtype=numpy.uint8)
         memory[DATA : DATA + len(word)] = numpy.frombuffer(word, dtype=numpy.uint8)
-        # The registers of the emulated card's engine (docs/card.md): data, their length, where the digest goes.
+        # The registers of the emulated card's engine (docs/emulated-card.md): data, their length,
+        # where the digest goes.
         context.write_registers({0x30: arena.base + DATA, 0x38: len(word), 0x40: arena.base})
         context.start()
         await context.wait_async(fermata.Event.DONE)

@@ -56,7 +56,7 @@ impl EngineId {
         high: uapi::QUEUE_AFU_ID_HI,
     };
 
-    /// The engines of the emulated card (docs/card.md), and their names there.
+    /// The engines of the emulated card (docs/emulated-card.md), and their names there.
     pub const KNOWN: [(Self, &'static str); 8] = [
         (Self::LINKED_LIST, "linkedlist"),
         (Self::MEMBENCH, "membench"),

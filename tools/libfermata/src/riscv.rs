@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs on the emulated card's RISC-V core (docs/card.md): how a program is laid out in its
-//! arena, and what its outcome is.
+//! Programs on the emulated card's RISC-V core (docs/emulated-card.md): how a program is laid out
+//! in its arena, and what its outcome is.
 
 use crate::{Arena, Context, Result};
 
@@ -41,7 +41,7 @@ pub fn load(context: &Context, arena: &Arena, elf: &[u8], arg: u32, tag: u64) ->
 /// What the engine reports when a program ends, and what the program has printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Why the program ended: 1 is a call of `exit()`; docs/card.md lists the others.
+    /// Why the program ended: 1 is a call of `exit()`; docs/emulated-card.md lists the others.
     pub end: u64,
     /// The program's exit code, or the value that belongs to the trap.
     pub code: u64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Jobs of the emulated card's simple engines (docs/card.md): their registers, and their outcomes.
+//! Jobs of the emulated card's simple engines (docs/emulated-card.md): their registers, and their
+//! outcomes.
 //!
 //! Programs for the RISC-V core are in [`riscv`](crate::riscv), queues in [`queue`](crate::queue).
 //!

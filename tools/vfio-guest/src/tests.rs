@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a guest and its host must see: jobs, windows of memory, shares by the weights of cgroups,
-//! and a driver that switches by orders (docs/card.md). Whatever a driver or a virtual machine
+//! and a driver that switches by orders (docs/registers.md). Whatever a driver or a virtual machine
 //! monitor does, the daemon serves the next one, and a tenant of the host does not notice.
 
 use crate::guest::{

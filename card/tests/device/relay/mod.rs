@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Orders: a client that uses the relay interface as docs/card.md defines it, and what it sees.
+//! Orders: a client that uses the relay interface as docs/registers.md defines it, and what it
+//! sees.
 
 mod orders;
 mod records;

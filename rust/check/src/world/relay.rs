@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Slots with a relay: orders are on their way and arrive, runs end with a choice, and records are
-//! written to memory (docs/card.md, Relay).
+//! written to memory (docs/registers.md, Relay).
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card through vfio-pci: mapped registers, an eventfd for the interrupt vector, memory mapped
-//! by the IOMMU. Only slot 0 is used. And the relay of that slot (docs/card.md, Relay): contexts and
-//! records in memory that the card reads and writes, and orders.
+//! by the IOMMU. Only slot 0 is used. And the relay of that slot (docs/registers.md, Relay):
+//! contexts and records in memory that the card reads and writes, and orders.
 
 use super::protocol::REGISTERS;
 use super::schedule::ClientId;
@@ -23,7 +23,7 @@ const CONFIG: u32 = 7;
 const COMMAND: u64 = 4;
 const MEMORY: u16 = 1 << 1;
 const MASTER: u16 = 1 << 2;
-/// The register whose bits hold slots in reset, and the registers of slot 0 (docs/card.md).
+/// The register whose bits hold slots in reset, and the registers of slot 0 (docs/registers.md).
 const RESET: usize = 0x18;
 const SLOT: usize = 0x1000;
 const CONTROL: usize = SLOT + 0x18;
@@ -83,7 +83,7 @@ pub(super) struct JobAddresses {
     pub(super) snapshot: u64,
 }
 
-/// The status of the slot (docs/card.md, Status).
+/// The status of the slot (docs/registers.md, Status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status(pub(super) u64);
 
@@ -276,7 +276,7 @@ pub(super) mod fake {
     }
 }
 
-/// Registers (docs/card.md, Relay registers).
+/// Registers (docs/registers.md, Relay registers).
 const CTX_TABLE: usize = 0x120;
 const CTX_COUNT: usize = 0x128;
 const RECORDS: usize = 0x130;
@@ -319,7 +319,7 @@ pub(super) struct Next {
     pub(super) resume: bool,
 }
 
-/// An order (docs/card.md, Orders).
+/// An order (docs/registers.md, Orders).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     /// The run that the order follows.
@@ -341,7 +341,7 @@ impl Order {
     }
 }
 
-/// The card's report of a run (docs/card.md, Records).
+/// The card's report of a run (docs/registers.md, Records).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) reason: Reason,

@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// PCI identifiers of the emulated card (docs/card.md).
+/// PCI identifiers of the emulated card (docs/emulated-card.md).
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x10f1";
 /// Where the machine has fermata.ko.

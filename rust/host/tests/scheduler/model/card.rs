@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A model of the card as docs/card.md describes it: one engine per slot, which needs a given time
-//! for a job. It panics if the driver breaks the rules of the card (docs/card.md, What the checker
-//! counts).
+//! A model of the card as docs/registers.md describes it: one engine per slot, which needs a given
+//! time for a job. It panics if the driver breaks the rules of the card (docs/emulated-card.md,
+//! What the checker counts).
 
 use std::collections::{HashMap, HashSet};
 
@@ -627,8 +627,8 @@ impl Card {
     }
 }
 
-/// The additional state of a slot with a relay (docs/card.md, Relay): orders come in, records go
-/// out.
+/// The additional state of a slot with a relay (docs/registers.md, Relay): orders come in, records
+/// go out.
 #[derive(Clone, Debug, Default)]
 pub struct Relay {
     /// The order for the run on the slot.

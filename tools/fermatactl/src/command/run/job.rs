@@ -339,7 +339,7 @@ impl Product {
             } => {
                 let how = match exit {
                     Some(exit) => format!("exit {exit}"),
-                    None => format!("trapped: end {end}, code {code:#x} (docs/card.md)"),
+                    None => format!("trapped: end {end}, code {code:#x} (docs/emulated-card.md)"),
                 };
                 let text = format!("{how}, {cycles} cycles, {instructions} instructions");
                 let output = output.trim_end();
