@@ -2,6 +2,17 @@
 //! The content of a checkpoint: the description of a context, which is everything except the contents
 //! of the arena and the engine's state; the features that a restorer must know (docs/checkpoint.md);
 //! and checks without a card whether sections are consistent.
+//!
+//! Rules for a change of the format:
+//!
+//! - Each new field of the description, parameter or kind of section gets a feature, which
+//!   docs/checkpoint.md lists. `save` names the feature, and writes the field, only for a context
+//!   that uses it, so that all other files stay readable for older restorers.
+//! - A restorer reads the list of features before the rest of the description, because a file with
+//!   an unknown feature may have unknown fields.
+//! - The version in the header changes only if header, sections or the encoding of the list change.
+//! - Files of earlier tools stay restorable forever: a change of the format adds a file to
+//!   tests/files.txt, and changes none.
 
 use crate::container::{Kind, Reader, Section, SECTION_MAX};
 use crate::Refusal;
