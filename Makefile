@@ -61,7 +61,7 @@ distclean: clean
 	vm/clean-cache
 
 vm:
-	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=fermata --shell $(BOOT)
+	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=irq --shell $(BOOT)
 
 demo:
 	@vm/run demo

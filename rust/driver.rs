@@ -27,17 +27,17 @@ use kernel::{
     sync::{aref::ARef, Arc},
 };
 
-/// Device ids of the emulated card, from QEMU's experimental range (docs/emulated-card.md): base
-/// and fermata profile.
+/// Device ids of the emulated card, from QEMU's experimental range (docs/emulated-card.md): of the base
+/// profile, and of the irq and relay profiles.
 const DEVICE_BASE: u32 = 0x10f0;
-const DEVICE_FERMATA: u32 = 0x10f1;
+const DEVICE_IRQ: u32 = 0x10f1;
 
 compat::pci_device_table!(
     PCI_TABLE,
     MODULE_PCI_TABLE,
     [
         pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, DEVICE_BASE),
-        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, DEVICE_FERMATA),
+        pci::DeviceId::from_id(pci::Vendor::REDHAT_QUMRANET, DEVICE_IRQ),
     ]
 );
 

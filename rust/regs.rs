@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The registers of a card, as docs/registers.md defines them. Registers marked O are Optimus's,
-//! registers marked F belong to the fermata profile. All are 64 bits wide.
+//! registers marked F belong to the irq and relay profiles. All are 64 bits wide.
 
 use crate::sched::{Order, Stop};
 use kernel::{io::register, num::Bounded, prelude::*};
@@ -10,7 +10,7 @@ use kernel::{io::register, num::Bounded, prelude::*};
 pub(crate) const MAX_SLOTS: usize = 8;
 /// Bytes of BAR 0 that the driver needs: the manager page and eight slot pages.
 pub(crate) const BAR_SIZE: usize = 0x1000 * (1 + MAX_SLOTS);
-/// [`const@MAGIC`] of a card with the fermata profile, "FRMATA_1".
+/// [`const@MAGIC`] of a card of the irq or the relay profile, "FRMATA_1".
 pub(crate) const FERMATA_MAGIC: u64 = 0x315f_4154_414d_5246;
 /// The [`const@VERSION`] that this driver knows.
 pub(crate) const FERMATA_VERSION: u64 = 1;

@@ -307,7 +307,7 @@ FM_TEST(fault, point_05_write_after_paused)
 	int i, round;
 
 	if (!card_base())
-		SKIP(return, "the fermata profile promises that there is none");
+		SKIP(return, "irq and relay cards promise that there is none");
 	for (i = 0; i < 2; i++) {
 		fm_ctx_new(&c[i], FM_LIST, 64 * 1024);
 		card_speed(c[i].slot, 1);
@@ -334,7 +334,7 @@ FM_TEST(fault, point_05_write_after_paused)
 FM_TEST(fault, point_05_long_drain)
 {
 	if (!card_base())
-		SKIP(return, "the fermata profile has drained at PAUSED");
+		SKIP(return, "irq and relay cards have drained at PAUSED");
 	card_set(fm_slot_of(FM_LIST), "drain_us=450");
 	two_share(_metadata);
 	card_set(fm_slot_of(FM_LIST), "drain_us=200");
@@ -415,7 +415,7 @@ static u64 refused(int slot)
 	return card_key(card_cmd("state slot=%d", slot), "fault_info");
 }
 
-/* Fermata: a late write meets the window of the next job, and is no fault of that job. */
+/* irq and relay: a late write meets the window of the next job, and is no fault of that job. */
 FM_TEST(fault, point_05_write_after_paused_in_another_window)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;

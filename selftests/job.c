@@ -141,7 +141,7 @@ FM_TEST(card, point_13_stale_status_with_start_lag)
 	int i;
 
 	if (!card_base())
-		SKIP(return, "the fermata profile has no start lag");
+		SKIP(return, "irq and relay cards have no start lag");
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	card_set(c.slot, "start_lag_us=3000 speed=1");
 	for (i = 1; i <= 20; i++) {
@@ -504,7 +504,7 @@ FM_TEST(card, point_04_reset_of_one_slot_leaves_the_others)
 	int i;
 
 	if (!card_base())
-		SKIP(return, "the fermata profile resets where it must only");
+		SKIP(return, "irq and relay cards are reset only where they must be");
 	if (fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no slot with membench");
 	fm_ctx_new(&a, FM_LIST, 64 * 1024);

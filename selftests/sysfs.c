@@ -111,7 +111,8 @@ FM_TEST(sysfs, the_card)
 	EXPECT_EQ(info.slots, number_of(-1, "slots"));
 	EXPECT_EQ(info.uapi_version, number_of(-1, "uapi_version"));
 	EXPECT_EQ(info.max_contexts, number_of(-1, "max_contexts"));
-	EXPECT_STREQ(info.features & FERMATA_FEATURE_QUIESCENT ? "fermata" : "base",
+	EXPECT_STREQ(info.features & FERMATA_FEATURE_RELAY ? "relay" :
+		     info.features & FERMATA_FEATURE_QUIESCENT ? "irq" : "base",
 		     text_of(-1, "profile"));
 	fm_policy_get(&policy);
 	EXPECT_STREQ(policy.name, text_of(-1, "policy"));

@@ -519,7 +519,7 @@ struct fermata_reg {
  * FERMATA_IOC_REGS_READ: read registers; @value is filled.  While the context
  * is on a slot, the registers are read from the card, where results are 0 until
  * the job begins to work.  While the context is on no slot, and on cards of the
- * fermata and relay profiles also while the card restores the job, only declared
+ * irq and relay profiles also while the card restores the job, only declared
  * result registers can be read: their values are those of the moment at which the
  * job left its slot.  A base card does not tell when a restore is over: results
  * read 0 until then.  EAGAIN: the card cannot be read now, and one of the

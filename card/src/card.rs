@@ -193,11 +193,11 @@ impl Card {
     }
 
     fn manager_value(&self, reg: Reg) -> u64 {
-        let fermata = |value| {
-            if self.config.profile.is_fermata() {
-                value
-            } else {
+        let unless_base = |value| {
+            if self.config.profile.is_base() {
                 0
+            } else {
+                value
             }
         };
         let relay = self.config.profile.has_relay();
@@ -213,9 +213,9 @@ impl Card {
                 .map(|(i, s)| u64::from(s.in_reset()) << i)
                 .sum(),
             Reg::SlotCount => self.slots.len() as u64,
-            Reg::Magic => fermata(MAGIC),
-            Reg::Version => fermata(VERSION),
-            Reg::Features => fermata(self.features()),
+            Reg::Magic => unless_base(MAGIC),
+            Reg::Version => unless_base(VERSION),
+            Reg::Features => unless_base(self.features()),
             Reg::RelayCaps if relay => relay::CAPS,
             Reg::CtxTable => tables.table(),
             Reg::CtxCount => tables.count(),

@@ -402,7 +402,7 @@ impl Checker {
         let boundary = self
             .config
             .as_ref()
-            .is_some_and(|c| c.profile.is_fermata() && c.slots[slot].engine.has_boundaries());
+            .is_some_and(|c| !c.profile.is_base() && c.slots[slot].engine.has_boundaries());
         &ALL[..if boundary { 4 } else { 3 }]
     }
 
@@ -561,7 +561,7 @@ impl Checker {
     fn acts_by_itself(&self, slot: usize) -> bool {
         self.config
             .as_ref()
-            .is_some_and(|c| c.profile.is_fermata() && c.slots[slot].engine.has_queue())
+            .is_some_and(|c| !c.profile.is_base() && c.slots[slot].engine.has_queue())
     }
 
     /// Handles a completion event: an interrupt is due if a queue engine is running.

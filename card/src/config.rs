@@ -15,24 +15,29 @@ pub enum Profile {
     /// An Optimus card without changes.
     Base,
     /// With interrupts, window check, quiescent PAUSED and a snapshot unit.
-    Fermata,
-    /// The fermata profile with orders.
+    #[serde(alias = "fermata")]
+    #[value(alias = RETIRED)]
+    Irq,
+    /// The irq profile with orders.
     Relay,
 }
+
+/// The name of [`Profile::Irq`] in version 0.1. Accepted for one release.
+pub const RETIRED: &str = "fermata";
 
 impl Profile {
     /// Returns the name used on the command line and in replies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
-            Self::Fermata => "fermata",
+            Self::Irq => "irq",
             Self::Relay => "relay",
         }
     }
 
-    /// Returns whether the profile has what the fermata profile adds.
-    pub fn is_fermata(self) -> bool {
-        self != Self::Base
+    /// Returns whether the profile lacks what the irq profile adds.
+    pub fn is_base(self) -> bool {
+        self == Self::Base
     }
 
     /// Returns whether the profile has orders.
@@ -82,7 +87,7 @@ pub struct Settings {
     pub state_pages: u64,
     /// Base: how long a driver must wait after a reset.
     pub settle_us: u64,
-    /// Fermata: how long an engine without work stays on its slot.
+    /// irq and relay: how long an engine without work stays on its slot.
     #[serde(default = "default_linger_us")]
     pub linger_us: u64,
     /// Bytes of a frame, the unit in which snapshots are saved and restored; 0: the whole snapshot
@@ -95,7 +100,7 @@ pub struct Settings {
     /// The cost of each frame that is restored, in addition to `restore_us`.
     #[serde(default)]
     pub frame_restore_ns: u64,
-    /// Fermata: 1: a reset of the slot clears all application registers, and the slot's
+    /// irq and relay: 1: a reset of the slot clears all application registers, and the slot's
     /// capabilities say so.
     #[serde(default)]
     pub reset_clears: u64,

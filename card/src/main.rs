@@ -3,9 +3,10 @@
 //! check LOG`.
 
 use anyhow::{anyhow, Context, Result};
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use fermata_card::card::Card;
-use fermata_card::config::{CardConfig, IrqKind, Profile};
+use fermata_card::config::{CardConfig, IrqKind, Profile, RETIRED};
 use fermata_card::control::ControlServer;
 use fermata_card::engine::EngineKind;
 use fermata_card::event::What;
@@ -49,7 +50,7 @@ struct Serve {
     #[arg(long)]
     log: PathBuf,
     /// Register profile
-    #[arg(long, value_enum, default_value = "fermata")]
+    #[arg(long, value_parser = profile_parser(), default_value = "irq")]
     profile: Profile,
     /// Interrupts (a base card has none)
     #[arg(long, value_enum, default_value = "msix")]
@@ -71,6 +72,18 @@ struct Serve {
     /// Settings: slot=N|all,key=value[,key=value]...
     #[arg(long)]
     set: Vec<String>,
+}
+
+/// Returns the parser of profiles. It accepts the retired name, and prints the new name on the
+/// error output.
+fn profile_parser() -> impl TypedValueParser<Value = Profile> {
+    let profiles = Profile::value_variants().iter();
+    PossibleValuesParser::new(profiles.filter_map(ValueEnum::to_possible_value)).map(|name| {
+        if name == RETIRED {
+            eprintln!("fermata-card: the profile {RETIRED} is now called irq");
+        }
+        Profile::from_str(&name, false).expect("the name is one of the possible values")
+    })
 }
 
 fn main() -> ExitCode {

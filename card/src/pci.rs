@@ -258,12 +258,12 @@ mod tests {
     fn ids_and_capabilities() {
         let ats = CardConfig {
             ats: true,
-            ..plain(Profile::Fermata, IrqKind::Msix)
+            ..plain(Profile::Irq, IrqKind::Msix)
         };
         assert_eq!(dword(&ConfigSpace::new(&ats), 0x148), 0x0001_000f);
         let relay = ConfigSpace::new(&plain(Profile::Relay, IrqKind::Msix));
         assert_eq!(dword(&relay, 0), 0x10f1_1af4);
-        let space = ConfigSpace::new(&plain(Profile::Fermata, IrqKind::Msix));
+        let space = ConfigSpace::new(&plain(Profile::Irq, IrqKind::Msix));
         assert_eq!(dword(&space, 0), 0x10f1_1af4);
         assert_eq!(dword(&space, 8) >> 8, 0x12_0000);
         assert_eq!(dword(&space, 0x2c), 0x0001_1af4);
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn writes_are_masked_and_decoded() {
-        let mut space = ConfigSpace::new(&plain(Profile::Fermata, IrqKind::Msi));
+        let mut space = ConfigSpace::new(&plain(Profile::Irq, IrqKind::Msi));
         assert_eq!(
             space.write(4, &[0xff, 0xff]),
             ConfigWrite {

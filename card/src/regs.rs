@@ -19,11 +19,11 @@ pub const MANAGER_ID_H: u64 = 0x4d47_525f_4f50_5449;
 pub const MANAGER_ID_L: u64 = 0x4d55_535f_4d47_5200;
 /// `FRMATA_1`.
 pub const MAGIC: u64 = 0x315f_4154_414d_5246;
-/// Version of the fermata profile.
+/// Version of the irq and relay profiles.
 pub const VERSION: u64 = 1;
 /// FEATURES bit: a vector per slot.
 pub const FEATURE_IRQ: u64 = 1;
-/// FEATURES bits that every fermata card has: WINDOW, QUIESCENT, `SNAPSHOT_UNIT`.
+/// FEATURES bits that every irq and relay card has: WINDOW, QUIESCENT, `SNAPSHOT_UNIT`.
 pub const FEATURES_ALWAYS: u64 = 0b1110;
 /// FEATURES bit: orders.
 pub const FEATURE_RELAY: u64 = 1 << 4;
@@ -52,15 +52,15 @@ pub mod status {
     pub const FINISH: u64 = 2;
     /// The job was saved.
     pub const PAUSED: u64 = 4;
-    /// Fermata: stopped by an access outside the window.
+    /// irq and relay: stopped by an access outside the window.
     pub const FAULT: u64 = 1 << 8;
-    /// Fermata: a save or restore could not be done.
+    /// irq and relay: a save or restore could not be done.
     pub const SNAPSHOT_ERROR: u64 = 1 << 9;
-    /// Fermata, with PAUSED: the queue was empty, and the program knows.
+    /// irq and relay, with PAUSED: the queue was empty, and the program knows.
     pub const EMPTY: u64 = 1 << 10;
-    /// Fermata: the duration of the last restore, in microseconds, begins at this bit.
+    /// irq and relay: the duration of the last restore, in microseconds, begins at this bit.
     pub const RESTORE_SHIFT: u32 = 12;
-    /// Fermata: the longest duration that fits.
+    /// irq and relay: the longest duration that fits.
     pub const RESTORE_MAX: u64 = (1 << 20) - 1;
 }
 
@@ -72,7 +72,7 @@ pub mod ctl {
     pub const START_RESUME: u64 = 5;
     /// Save the running job.
     pub const PAUSE: u64 = 6;
-    /// Fermata: save the running job at its next boundary.
+    /// irq and relay: save the running job at its next boundary.
     pub const PAUSE_AT_BOUNDARY: u64 = 7;
 }
 
@@ -179,7 +179,7 @@ impl Reg {
     }
 
     fn in_manager_page(offset: u64, profile: Profile, slots: usize) -> Option<Self> {
-        let (fermata, relay) = (profile.is_fermata(), profile.has_relay());
+        let (base, relay) = (profile.is_base(), profile.has_relay());
         let slot = ((offset >> 3) & 7) as usize;
         let of_slot = |reg| (slot < slots).then_some(Self::Slot(slot, reg));
         match offset {
@@ -199,12 +199,12 @@ impl Reg {
             0x120 if relay => Some(Self::CtxTable),
             0x128 if relay => Some(Self::CtxCount),
             0x130 if relay => Some(Self::Records),
-            0x180..=0x1b8 if fermata => of_slot(SlotReg::WindowBase),
-            0x1c0..=0x1f8 if fermata => of_slot(SlotReg::WindowSize),
-            0x200..=0x238 if fermata => of_slot(SlotReg::FaultInfo),
-            0x240..=0x278 if fermata => of_slot(SlotReg::FaultAddr),
+            0x180..=0x1b8 if !base => of_slot(SlotReg::WindowBase),
+            0x1c0..=0x1f8 if !base => of_slot(SlotReg::WindowSize),
+            0x200..=0x238 if !base => of_slot(SlotReg::FaultInfo),
+            0x240..=0x278 if !base => of_slot(SlotReg::FaultAddr),
             0x280..=0x2b8 => of_slot(SlotReg::Caps),
-            0x2c0..=0x2f8 if fermata => of_slot(SlotReg::Events),
+            0x2c0..=0x2f8 if !base => of_slot(SlotReg::Events),
             0x300..=0x338 if relay => of_slot(SlotReg::Order),
             0x340..=0x378 if relay => of_slot(SlotReg::Relay),
             _ => None,
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn offsets_name_registers() {
-        let at = |o| Reg::at(o, Profile::Fermata, 3);
+        let at = |o| Reg::at(o, Profile::Irq, 3);
         assert_eq!(at(0x18), Some(Reg::Reset));
         assert_eq!(at(0x40), Some(Reg::Slot(2, SlotReg::DmaOffset)));
         assert_eq!(at(0x48), None);

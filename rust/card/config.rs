@@ -92,7 +92,7 @@ pub(super) fn profile(identity: &Identity, limits: &Limits) -> Profile {
     let may_relay = identity.has_window() && identity.has_snapshot_unit() && limits.relay;
     match identity.has_relay && may_relay {
         true => Profile::Relay,
-        false => Profile::Fermata,
+        false => Profile::Irq,
     }
 }
 

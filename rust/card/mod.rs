@@ -200,9 +200,15 @@ impl Card {
         })
     }
 
+    /// Returns the profile by which the slots of the card are used: that of a card with a relay is
+    /// irq if the relay is not used.
+    pub(crate) fn profile(&self) -> Profile {
+        profile(&self.identity, &self.limits)
+    }
+
     /// Returns whether the slots of the card switch by themselves.
     pub(crate) fn has_relay(&self) -> bool {
-        profile(&self.identity, &self.limits) == Profile::Relay
+        self.profile() == Profile::Relay
     }
 
     /// Returns whether the card is gone: unbound, unplugged or dead.

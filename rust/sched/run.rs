@@ -40,7 +40,7 @@ pub(super) struct Run {
     pub(super) poll_period: Duration,
     /// Base: RUNNING was read, so that IDLE no longer means "not yet".
     pub(super) seen_running: bool,
-    /// Fermata: a status from before the START was read; a read that certainly follows the START is
+    /// irq: a status from before the START was read; a read that certainly follows the START is
     /// under way.
     pub(super) suspect: bool,
     /// The starvation boost has put the job on the slot: its slice is not cut short.

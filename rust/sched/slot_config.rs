@@ -16,9 +16,9 @@ pub enum Profile {
     },
     /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
     /// STARTs that the slot has accepted.
-    Fermata,
+    Irq,
     /// The slot takes orders, continues with the next context by itself, and leaves a record of
-    /// each run; otherwise the same as [`Profile::Fermata`].
+    /// each run; otherwise the same as [`Profile::Irq`].
     Relay,
 }
 
@@ -44,19 +44,19 @@ pub struct SlotConfig {
     pub class: u8,
     /// The engine needs a reset before START_RESUME.
     pub reset_before_resume: bool,
-    /// Fermata: its engine reads a queue of jobs, and leaves the slot by itself when the queue is
+    /// irq and relay: its engine reads a queue of jobs, and leaves the slot by itself when the queue is
     /// empty.
     pub queues: bool,
     /// Where its engine can stop for a PAUSE.
     pub granularity: PreemptGranularity,
-    /// Fermata: START_COUNT as read when the scheduler was made.
+    /// irq and relay: START_COUNT as read when the scheduler was made.
     pub start_count: u32,
 }
 
 impl SlotConfig {
-    /// A slot of the fermata profile whose engine has no optional feature.
+    /// A slot of the irq profile whose engine has no optional feature.
     pub const PLAIN: Self = Self {
-        profile: Profile::Fermata,
+        profile: Profile::Irq,
         class: 0,
         reset_before_resume: false,
         queues: false,
@@ -73,7 +73,7 @@ impl SlotConfig {
     pub(super) const fn settle(&self) -> Option<Duration> {
         match self.profile {
             Profile::Base { settle } => Some(settle),
-            Profile::Fermata | Profile::Relay => None,
+            Profile::Irq | Profile::Relay => None,
         }
     }
 }

@@ -101,7 +101,7 @@ pub(super) struct SlotFsm {
     pub(super) state: State,
     /// The context whose window is open.
     pub(super) window: Option<ContextId>,
-    /// Fermata: the START_COUNT that the card must show after the last START. Relay: the number of
+    /// irq: the START_COUNT that the card must show after the last START. relay: the number of
     /// the last run.
     pub(super) count: u32,
     /// Relay: the order in force for the run on the slot.

@@ -45,7 +45,7 @@ impl SlotFsm {
     pub(super) fn poll_min(&self) -> Duration {
         match self.config.profile {
             Profile::Base { .. } => POLL_MIN,
-            Profile::Fermata | Profile::Relay => WATCHDOG_PERIOD,
+            Profile::Irq | Profile::Relay => WATCHDOG_PERIOD,
         }
     }
 
@@ -192,7 +192,7 @@ impl SlotFsm {
             }
         };
         let mut end = End::of(reason);
-        if self.config.profile == Profile::Fermata {
+        if self.config.profile == Profile::Irq {
             end.restore = status.restore();
         }
         if let (EndReason::Paused, Some(pause)) = (reason, self.run().and_then(|run| run.pause)) {

@@ -63,28 +63,28 @@ impl Status {
         }
     }
 
-    /// Fermata profile: returns whether the job was stopped at an access outside its window.
+    /// irq and relay profiles: returns whether the job was stopped at an access outside its window.
     pub const fn fault(self) -> bool {
         self.0 & Self::FAULT != 0
     }
 
-    /// Fermata profile: returns whether a save or a restore failed.
+    /// irq and relay profiles: returns whether a save or a restore failed.
     pub const fn snapshot_error(self) -> bool {
         self.0 & Self::SNAPSHOT_ERROR != 0
     }
 
-    /// Fermata profile: returns whether the engine paused, by itself or not, with an empty queue.
+    /// irq and relay profiles: returns whether the engine paused, by itself or not, with an empty queue.
     pub const fn empty(self) -> bool {
         self.0 & Self::EMPTY != 0
     }
 
-    /// Fermata profile: returns how long the restore of this run took, to the microsecond and at
+    /// irq and relay profiles: returns how long the restore of this run took, to the microsecond and at
     /// most 1.05 s; zero after START_NEW and while the engine restores. Base: zero.
     pub const fn restore(self) -> Duration {
         Duration::from_us((self.0 >> 12) & 0xf_ffff)
     }
 
-    /// Fermata profile: returns how many STARTs the slot has accepted since power-on, modulo 2^32.
+    /// irq and relay profiles: returns how many STARTs the slot has accepted since power-on, modulo 2^32.
     pub const fn start_count(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -122,16 +122,16 @@ impl Status {
         now: Time,
     ) -> StatusClass {
         match config.profile {
-            Profile::Fermata => self.classify_fermata(config, run, count),
+            Profile::Irq => self.classify_irq(config, run, count),
             Profile::Relay => self.classify_relay(run, count),
             Profile::Base { .. } => self.classify_base(run, now),
         }
     }
 
-    /// Classifies a status on the fermata profile. The count tells a status of this run from an
+    /// Classifies a status on the irq profile. The count tells a status of this run from an
     /// older one. A read that follows the START cannot show an older one, unless the card did not
     /// take the START.
-    fn classify_fermata(self, config: &SlotConfig, run: &Run, count: u32) -> StatusClass {
+    fn classify_irq(self, config: &SlotConfig, run: &Run, count: u32) -> StatusClass {
         if self.start_count() != count {
             return if run.suspect {
                 StatusClass::Violation

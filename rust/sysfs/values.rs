@@ -6,7 +6,7 @@ use crate::{
     capability,
     card::{Card, SlotView},
     engine_id::EngineId,
-    sched::{Duration, SlotId, SlotState},
+    sched::{Duration, Profile, SlotId, SlotState},
     trace,
     uapi::{self, policy},
 };
@@ -78,8 +78,11 @@ const fn count(name: &'static CStr, count: fn(&SlotView) -> u64) -> SlotValue {
 
 pub(super) const OF_CARD: [CardValue; 8] = [
     read_only(c"profile", |card| {
-        let quiescent = card.identity.is_quiescent() && card.identity.has_irq();
-        Value::Text(if quiescent { "fermata" } else { "base" })
+        Value::Text(match card.profile() {
+            Profile::Base { .. } => "base",
+            Profile::Irq => "irq",
+            Profile::Relay => "relay",
+        })
     }),
     read_only(c"uapi_version", |_| {
         Value::Number(uapi::UAPI_VERSION.into())

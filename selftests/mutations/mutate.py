@@ -44,7 +44,7 @@ class Mutation:
     def __init__(self, entry):
         self.name, self.point, self.breaks, self.edits = entry["name"], entry["point"], entry["breaks"], entry["edit"]
         self.program, self.test = entry["test"].split(".")
-        self.kernel, self.card = entry.get("kernel", "7.2"), entry.get("card", "fermata")
+        self.kernel, self.card = entry.get("kernel", "7.2"), entry.get("card", "irq")
         self.iommu, self.params, self.boot = entry.get("iommu", "none"), entry.get("params", ""), entry.get("boot", "")
         self.env = entry.get("env", "")
         self.out, self.failure, self.ko = OUT / self.name, None, None

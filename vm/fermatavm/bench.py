@@ -118,7 +118,7 @@ def latency(arguments):
 
 
 def queue(arguments):
-    options = ["--iommu", "intel", "--card", "profile=fermata,slots=sha256+queue,0.speed=0,1.speed=0", "--timeout", "400"]
+    options = ["--iommu", "intel", "--card", "profile=irq,slots=sha256+queue,0.speed=0,1.speed=0", "--timeout", "400"]
     status, out = machine("bench-queue", *options, "--", "fermata-bench", "queue", *arguments)
     if (out / "files/queue.json").exists():
         keep_reports([out / "files/queue.json"])

@@ -49,6 +49,8 @@ CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
 CPU = "max,la57=off"
 # Seconds after which a boot counts as hung: five times what the debug kernel takes on a busy host.
 HANGS_IN_BOOT = 240
+# The name of the profile irq in version 0.1, accepted for one release.
+RETIRED = "fermata"
 IOMMUS = {
     "none": ([], ""),
     "intel": (["-device", "intel-iommu,caching-mode=on"], "intel_iommu=on iommu.strict=1"),
@@ -76,7 +78,10 @@ class Card:
     def __init__(self, index, spec, out, run, program):
         options = dict(item.split("=", 1) for item in spec.split(",") if item)
         self.port = options.pop("port", None)
-        profile = options.pop("profile", "fermata")
+        profile = options.pop("profile", "irq")
+        if profile == RETIRED:
+            say(f"--card: the profile {RETIRED} is now called irq")
+            profile = "irq"
         irq = options.pop("irq", "none" if profile == "base" else "msix")
         slots = options.pop("slots", "linkedlist+membench+sha256")
         self.program = Path(options.pop("program", program))
@@ -464,7 +469,7 @@ def parser():
     add("--iommu", default="none", choices=IOMMUS)
     add(
         "--card", action="append", default=[], metavar="SPEC",
-        help="plug a card; SPEC is profile=base|fermata|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: fermata,"
+        help="plug a card; SPEC is profile=base|irq|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: irq,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
         " ats=1 for the capability of address translation services, imports=1 to accept states that the card has not saved,"
         " program=PATH for another server. May be given several times",

@@ -17,7 +17,7 @@ from .common import BUILD, TOP, Points
 NAME = "ctl"
 SCRIPT = TOP / "tools/fermatactl/tests/guest.sh"
 SLOTS = "counter_up+membench+sha256+blockmix+queue+riscv+linkedlist"
-OPTIONS = ["--name", NAME, "--timeout", "900", "--iommu", "intel", "--no-load", "--card", f"profile=fermata,slots={SLOTS},2.speed=20"]
+OPTIONS = ["--name", NAME, "--timeout", "900", "--iommu", "intel", "--no-load", "--card", f"profile=irq,slots={SLOTS},2.speed=20"]
 # Harmless complaints of mandoc about the output of clap_mangen: spaces at ends of lines, breaks beside paragraphs, long lines.
 LINT = ("whitespace at end of input line", "skipping paragraph macro", "longer than 80 bytes")
 MASK = (1 << 64) - 1

@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--time", type=int, default=60, metavar="SECONDS", help="time to run after the corpus (default 60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--iommu", default="intel", choices=boot.IOMMUS)
-    parser.add_argument("--profile", default="fermata", choices=["base", "fermata", "relay"], help="profile of the card (default fermata)")
+    parser.add_argument("--profile", default="irq", choices=["base", "irq", "relay"], help="profile of the card (default irq)")
     parser.add_argument("--least", type=int, default=0, metavar="PERCENT", help="fail if less of the calls' code is reached")
     parser.add_argument("--keep", action="store_true", help="add new programs to the corpus")
     args = parser.parse_args()

@@ -21,7 +21,7 @@ NAME = "guest-demo"
 WORD = "fermata"
 DIGEST = hashlib.sha256(WORD.encode()).hexdigest()
 SELFTESTS = ["info", "job", "preempt"]
-CARD = "profile=fermata,slots=linkedlist+membench+sha256"
+CARD = "profile=irq,slots=linkedlist+membench+sha256"
 # What the guest runs. The guest has no ports, so the output goes to its console.
 INNER = f"""
 echo "the first program runs after $(cut -d. -f1 /proc/uptime) s"

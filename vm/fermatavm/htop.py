@@ -15,7 +15,7 @@ from pathlib import Path
 from .common import BUILD, TOP, Points
 
 NAME = "htop"
-OPTIONS = ["--name", NAME, "--timeout", "600", "--iommu", "intel", "--debian", "--card", "profile=fermata,slots=counter_up+counter_down"]
+OPTIONS = ["--name", NAME, "--timeout", "600", "--iommu", "intel", "--debian", "--card", "profile=irq,slots=counter_up+counter_down"]
 # For htop: its meter of GPUs as text, and the columns of a process.
 SETTINGS = """\
 htop_version=3.4.1

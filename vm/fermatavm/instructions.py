@@ -207,8 +207,8 @@ def count_instructions(rest, most, profile):
 
 
 def report_name(name, profile):
-    """Return the name of the report of a measurement: fermata is the profile that has none in it."""
-    return name if profile == "fermata" else f"{name}-{profile}"
+    """Return the name of the report of a measurement: irq is the profile that has none in it."""
+    return name if profile == "irq" else f"{name}-{profile}"
 
 
 def find_sections(rest, profile):
@@ -238,7 +238,7 @@ def find_sections(rest, profile):
 
 def count_module(parser, words):
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="print the N functions with most instructions")
-    parser.add_argument("--profile", choices=["fermata", "relay"], default="fermata", help="of the card (default: fermata)")
+    parser.add_argument("--profile", choices=["irq", "relay"], default="irq", help="of the card (default: irq)")
     parser.add_argument("--sections", action="store_true", help="measure the longest sections with interrupts off")
     args, rest = parser.parse_known_args(words)
     if args.sections:

@@ -85,7 +85,7 @@ def main():
 
 def run(folder, name, script):
     """Boot with the planted module in the machine; returns the kernel's log."""
-    options = ["--kernel", DEBUG, "--guest", "selftests", "--card", "profile=fermata", "--name", name, "--timeout", "900", "--allow", "."]
+    options = ["--kernel", DEBUG, "--guest", "selftests", "--card", "profile=irq", "--name", name, "--timeout", "900", "--allow", "."]
     options += ["--append", "kasan_multi_shot"]
     boot.run(boot.parse([*options, "--add", f"{folder}:planted", "--", "sh", "-c", script]))
     return (BUILD / f"vm/{name}/console").read_text(errors="replace")

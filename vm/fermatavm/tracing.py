@@ -44,7 +44,7 @@ def main():
     if set(found) != set(EXPECTED):
         die(f"docs/tracing.md has examples of {sorted(found)}, and {sorted(EXPECTED)} are expected")
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--name", "tracing", "--timeout", "900", "--iommu", "intel", "--debian", "--card", "profile=fermata"]
+        options = ["--name", "tracing", "--timeout", "900", "--iommu", "intel", "--debian", "--card", "profile=irq"]
         script = [LOAD]
         for name, text in found.items():
             file = Path(folder) / f"{name}.sh"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .common import BUILD, TOP, Points, write_report
 
-SLOTS = "profile=fermata,slots=riscv+riscv,0.speed=3,1.speed=3"
+SLOTS = "profile=irq,slots=riscv+riscv,0.speed=3,1.speed=3"
 TAG = 0x7A
 # Takes 15 seconds at this speed.
 PROGRAM = f"--arg 300 --tag {TAG} /selftests/riscv-mixture"
@@ -184,7 +184,7 @@ def main():
     points.point(arrived(restored), "it goes on from the file in a second machine")
     with tempfile.TemporaryDirectory(prefix="travel-") as folder:
         write_files(folder)
-        slots = "profile=fermata,slots=linkedlist,0.speed=4"
+        slots = "profile=irq,slots=linkedlist,0.speed=4"
         files = Machine("travel-files", FILES, "--iommu", "intel", "--add", f"{folder}:files", slots=slots)
         good = files.ends_well()
     points.point(good and files.left("restored") == RESTORED, "files of earlier and later tools are restored")

@@ -222,11 +222,11 @@ impl Bus for SlotBus<'_> {
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Refused> {
         self.admit(addr, data.len() as u64, true)?;
         self.remember(addr, data);
-        if self.slot.fermata() {
-            self.transfer(addr, Access::Write(data));
-        } else {
+        if self.slot.is_base() {
             self.posted.push_back((addr, data.to_vec()));
             self.complete_posted(IN_FLIGHT);
+        } else {
+            self.transfer(addr, Access::Write(data));
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Slot {
         write: bool,
         state: Option<&mut State>,
     ) -> Result<(), Refused> {
-        if !self.fermata() || self.window.admits(addr, len) {
+        if self.is_base() || self.window.admits(addr, len) {
             return Ok(());
         }
         self.host.recorder.record(What::Refused {

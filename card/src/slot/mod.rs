@@ -112,14 +112,14 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fermata(&self) -> bool {
-        self.profile.is_fermata()
+    fn is_base(&self) -> bool {
+        self.profile.is_base()
     }
 
     /// Reads a register and records it.
     pub fn read(&self, reg: SlotReg, off: u64) -> u64 {
         let mut state = self.lock();
-        if reg == SlotReg::Ctl && self.fermata() {
+        if reg == SlotReg::Ctl && !self.is_base() {
             state = self.quiet(state);
         }
         let t = crate::event::now_ns();
@@ -153,7 +153,7 @@ impl Slot {
             SlotReg::FaultInfo => state.fault_info,
             SlotReg::FaultAddr => state.fault_addr,
             SlotReg::Events => state.events,
-            SlotReg::Caps if self.fermata() => self.capabilities(state),
+            SlotReg::Caps if !self.is_base() => self.capabilities(state),
             SlotReg::Relay => u64::from(state.relay.on),
             SlotReg::Caps | SlotReg::SnapshotAddr | SlotReg::Order => 0,
             SlotReg::IdH => id_h,
@@ -178,11 +178,11 @@ impl Slot {
     }
 
     fn reset_clears(&self, state: &State) -> bool {
-        self.fermata() && state.settings.reset_clears != 0
+        !self.is_base() && state.settings.reset_clears != 0
     }
 
     fn status(&self, state: &State, t: u64) -> u64 {
-        if self.fermata() {
+        if !self.is_base() {
             return state.status()
                 | state.restore_us << status::RESTORE_SHIFT
                 | u64::from(state.start_count) << 32;
@@ -229,7 +229,7 @@ impl Slot {
             ctl::START_NEW => self.start(state, false, t),
             ctl::START_RESUME => self.start(state, true, t),
             ctl::PAUSE => self.pause(state, self.soonest_stop(), false),
-            ctl::PAUSE_AT_BOUNDARY if self.fermata() && self.engine.has_boundaries() => {
+            ctl::PAUSE_AT_BOUNDARY if !self.is_base() && self.engine.has_boundaries() => {
                 self.pause(state, Stop::AtBoundary, true);
             }
             _ => {}
@@ -333,10 +333,10 @@ impl Slot {
 
     /// Returns what a job that begins now may reach.
     fn reach(&self, state: &State) -> Reach<'_> {
-        let (window_base, window_size) = if self.fermata() {
-            (self.window.base(), self.window.size())
-        } else {
+        let (window_base, window_size) = if self.is_base() {
             whole_window(self.host.memory.largest(), self.window.offset())
+        } else {
+            (self.window.base(), self.window.size())
         };
         Reach {
             window_base,
@@ -381,7 +381,7 @@ impl Slot {
         state.misbehaviour.hang = false;
         state.restore_us = 0;
         self.halt(state);
-        if aborted && !self.fermata() && state.settings.drain_us > 0 {
+        if aborted && self.is_base() && state.settings.drain_us > 0 {
             let until = t.saturating_add(us(state.settings.drain_us));
             self.host.recorder.record_at(
                 t,
@@ -411,13 +411,13 @@ impl Slot {
         let (Phase::Saving, Some(after)) = (state.phase, state.misbehaviour.late_paused) else {
             return;
         };
-        let count = if self.fermata() { state.start_count } else { 0 };
+        let count = if self.is_base() { 0 } else { state.start_count };
         let answer = status::PAUSED | u64::from(count) << 32;
         state.late = Some((t.saturating_add(us(after)), answer));
         let slot = self.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_micros(after));
-            if slot.fermata() && slot.host.has_irqs() {
+            if !slot.is_base() && slot.host.has_irqs() {
                 slot.spurious(1);
             }
         });
@@ -491,13 +491,13 @@ impl Slot {
     }
 
     /// Completes the DMA that must have arrived by now, so that its arrival does not depend on when
-    /// the host runs a thread. On a fermata card, only a misbehaviour leaves such DMA.
+    /// the host runs a thread. On an irq or relay card, only a misbehaviour leaves such DMA.
     fn complete_due<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         t: u64,
     ) -> MutexGuard<'a, State> {
-        if self.fermata() {
+        if !self.is_base() {
             self.deliver(&mut state, t);
             return state;
         }
@@ -522,7 +522,7 @@ impl Slot {
 
     /// Sends the slot's interrupt, or loses it.
     fn interrupt(&self, state: &mut State) {
-        if !self.fermata() || !self.host.has_irqs() {
+        if self.is_base() || !self.host.has_irqs() {
             return;
         }
         let lost = state.misbehaviour.lose_irq.take() || !self.host.fire(self.index);

@@ -29,13 +29,13 @@ pub(super) struct Snapshot {
     bytes: Vec<u8>,
 }
 
-/// Returns the IOVA of the snapshot: `at` itself on a fermata card; on a base card, `at` is a
+/// Returns the IOVA of the snapshot: `at` itself on an irq or relay card; on a base card, `at` is a
 /// device address.
 fn snapshot_iova(slot: &Slot, at: u64) -> u64 {
-    if slot.fermata() {
-        at
-    } else {
+    if slot.is_base() {
         slot.window.iova(at)
+    } else {
+        at
     }
 }
 
@@ -129,7 +129,7 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
             });
             Some(mover.iova)
         }
-        Some(false) if slot.fermata() => return Err(SNAPSHOT_ERROR),
+        Some(false) if !slot.is_base() => return Err(SNAPSHOT_ERROR),
         // An Optimus card is not told, and continues with what it has.
         Some(false) => {
             bytes.fill(0);
@@ -227,10 +227,10 @@ pub(super) fn save(
     if slot.lock().aborted() {
         return End::Aborted;
     }
-    match (whole.is_some(), slot.fermata(), torn.is_some()) {
-        (true, ..) | (false, false, false) => End::Paused { empty },
-        (false, true, _) => SNAPSHOT_ERROR,
-        (false, false, true) => wait_for_reset(slot),
+    match (whole.is_some(), slot.is_base(), torn.is_some()) {
+        (true, ..) | (false, true, false) => End::Paused { empty },
+        (false, false, _) => SNAPSHOT_ERROR,
+        (false, true, true) => wait_for_reset(slot),
     }
 }
 

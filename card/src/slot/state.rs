@@ -500,7 +500,7 @@ impl Slot {
         };
         let (offset, base, size) = from.window;
         self.window.set_offset(offset);
-        if self.fermata() {
+        if !self.is_base() {
             self.window.set_base(base);
             self.window.set_size(size);
         }

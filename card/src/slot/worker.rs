@@ -257,7 +257,7 @@ fn leave(
     bus: &mut SlotBus<'_>,
     restored: Option<&Snapshot>,
 ) -> End {
-    if !slot.fermata() {
+    if slot.is_base() {
         return save(slot, job, engine, bus, restored, false);
     }
     match engine.leave(bus) {
@@ -286,7 +286,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
         let now = now_ns();
         slot.stop_when_due(&mut state, now);
         // No register access, which would deliver this, precedes a run that an order begins.
-        if slot.fermata() && !state.posted.is_empty() {
+        if !slot.is_base() && !state.posted.is_empty() {
             slot.deliver(&mut state, now);
         }
         let stands = |stop| engine.can_be_saved() && (stop == Stop::AtOnce || engine.at_boundary());
@@ -488,7 +488,7 @@ impl Watch {
     /// Starts watching the engine: the save has reported the completions from before the last save.
     pub(super) fn new(slot: &Slot, engine: &dyn Engine) -> Self {
         Self {
-            coalescing: engine.coalescing().filter(|_| slot.fermata()),
+            coalescing: engine.coalescing().filter(|_| !slot.is_base()),
             told: engine.completed(),
             untold_since: None,
             idle_since: None,
@@ -547,15 +547,15 @@ impl Watch {
         let state = slot.lock();
         let lingers = us(state.settings.linger_us).saturating_sub(now.saturating_sub(since));
         let stays = state.aborted() || state.pause.is_some() || state.misbehaviour.hang;
-        if slot.fermata() && lingers == 0 && !stays {
+        if !slot.is_base() && lingers == 0 && !stays {
             drop(state);
             self.idle_since = None;
             return Ok(engine.leave(bus)? && slot.begin_save());
         }
-        let nap = if slot.fermata() {
-            LOOK.min(Duration::from_nanos(lingers.max(1)))
-        } else {
+        let nap = if slot.is_base() {
             NAP
+        } else {
+            LOOK.min(Duration::from_nanos(lingers.max(1)))
         };
         // Requests from the registers are checked before the next step.
         drop(sleep(slot, state, nap));

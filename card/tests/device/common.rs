@@ -83,7 +83,7 @@ impl Default for Options {
     fn default() -> Self {
         use EngineKind::{Linkedlist, Membench, Sha256};
         Self {
-            profile: Profile::Fermata,
+            profile: Profile::Irq,
             irq: IrqKind::Msix,
             engines: vec![Linkedlist, Membench, Sha256],
             set: vec![],
@@ -91,7 +91,7 @@ impl Default for Options {
     }
 }
 
-pub fn fermata() -> Rig {
+pub fn irq() -> Rig {
     Rig::new(Options::default())
 }
 

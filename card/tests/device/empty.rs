@@ -35,7 +35,7 @@ impl Queue {
             set: vec![set],
             ..Options::default()
         });
-        if profile == Profile::Fermata {
+        if profile == Profile::Irq {
             rig.open(0);
         }
         let mut queue = Self { rig, tail: 0 };
@@ -45,7 +45,7 @@ impl Queue {
 
     /// Returns a queue engine that lingers for `us`.
     fn lingering(us: u64) -> Self {
-        let queue = Self::on(Profile::Fermata, "slot=0,speed=0");
+        let queue = Self::on(Profile::Irq, "slot=0,speed=0");
         queue.rig.ask(&format!("set slot=0 linger_us={us}"));
         queue
     }

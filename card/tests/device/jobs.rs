@@ -24,7 +24,7 @@ fn rig(profile: Profile) -> Rig {
 fn preempted(rig: &mut Rig, profile: Profile, slot: u64, regs: &[(u64, u64)]) -> u64 {
     let mut pauses = 0;
     let mut verb = START_NEW;
-    if profile == Profile::Fermata {
+    if profile == Profile::Irq {
         rig.open(slot);
     }
     loop {
@@ -54,7 +54,7 @@ fn preempted(rig: &mut Rig, profile: Profile, slot: u64, regs: &[(u64, u64)]) ->
 
 #[test]
 fn linkedlist_is_preempted() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut rig = rig(profile);
         let (head, count, checksum) = rig.list(LIST, 300_000, 77);
         let pauses = preempted(
@@ -75,7 +75,7 @@ fn linkedlist_is_preempted() {
 
 #[test]
 fn membench_is_preempted() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut all_pauses = 0;
         for mode in 0..8 {
             let mut rig = rig(profile);
@@ -140,7 +140,7 @@ fn membench_is_preempted() {
 
 #[test]
 fn sha256_is_preempted() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         for len in [0usize, 1, 55, 56, 63, 64, 119, 120, 400_003] {
             let mut rig = rig(profile);
             let data: Vec<u8> = (0..len as u64).map(|i| splitmix64(i) as u8).collect();
@@ -179,7 +179,7 @@ fn mixed_rig(profile: Profile, set: &'static str) -> Rig {
         set: vec![set],
         ..Options::default()
     });
-    if profile == Profile::Fermata {
+    if profile == Profile::Irq {
         (0..4).for_each(|slot| rig.open(slot));
     }
     (0..4).for_each(|slot| rig.snapshot(slot, SNAP));
@@ -225,16 +225,16 @@ fn set_mix(rig: &mut Rig, len: usize, block: u64, seed: u64) {
 
 #[test]
 fn capabilities_name_what_an_engine_can() {
-    let mut fermata = mixed_rig(Profile::Fermata, "slot=all,speed=0");
+    let mut irq = mixed_rig(Profile::Irq, "slot=all,speed=0");
     let caps = |rig: &mut Rig| [0, 1, 2, 3].map(|slot| rig.r(CAPS + 8 * slot));
-    assert_eq!(caps(&mut fermata), [3, 0, 2, 6]);
+    assert_eq!(caps(&mut irq), [3, 0, 2, 6]);
     let mut base = mixed_rig(Profile::Base, "slot=all,speed=0");
     assert_eq!(caps(&mut base), [0; 4]);
 }
 
 #[test]
 fn blockmix_mixes() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=all,speed=0");
+    let mut rig = mixed_rig(Profile::Irq, "slot=all,speed=0");
     assert_eq!(rig.sr(3, 0x10), 0x424c_4f43_4b4d_4958);
     assert_eq!(rig.sr(3, 0x08), 4);
     // (bytes, BLOCK, the block size that results)
@@ -281,7 +281,7 @@ fn blockmix_stops_between_blocks_only_and_goes_on() {
     const BLOCKS: u64 = 2000;
     const LEN: usize = BLOCKS as usize * 512;
     for command in [PAUSE, PAUSE_AT_BOUNDARY] {
-        let mut rig = mixed_rig(Profile::Fermata, "slot=all,speed=1");
+        let mut rig = mixed_rig(Profile::Irq, "slot=all,speed=1");
         let data = noise(LEN);
         rig.put(BUF, &data);
         set_mix(&mut rig, LEN, 512, 7);
@@ -345,7 +345,7 @@ fn start_hash(rig: &mut Rig, data: &[u8], command: u64) {
 
 #[test]
 fn sha256_stops_every_4_kib() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=2,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=2,speed=1");
     let data = noise(2_000_000);
     rig.put(BUF, &data);
     start_hash(&mut rig, &data, START_NEW);
@@ -375,7 +375,7 @@ fn sha256_stops_every_4_kib() {
 
 #[test]
 fn linkedlist_stops_every_1024_nodes() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=0,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=0,speed=1");
     let (head, count, checksum) = rig.list(BUF, 400_000, 5);
     let mut command = START_NEW;
     let (mut done, mut stops) = (0, 0);
@@ -409,7 +409,7 @@ fn linkedlist_stops_every_1024_nodes() {
 /// A PAUSE at a boundary stops at a multiple of 4 KiB; a PAUSE at once after it stops anywhere.
 #[test]
 fn a_pause_at_once_after_one_at_a_boundary() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=2,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=2,speed=1");
     let data = noise(4_000_000);
     rig.put(BUF, &data);
     start_hash(&mut rig, &data, START_NEW);
@@ -447,7 +447,7 @@ fn a_pause_at_once_after_one_at_a_boundary() {
 
 #[test]
 fn a_reset_stops_it_within_a_block() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=3,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=3,speed=1");
     rig.put(BUF, &noise(65536));
     set_mix(&mut rig, 65536, 65536, 0);
     rig.sw(3, CTL, START_NEW);
@@ -460,7 +460,7 @@ fn a_reset_stops_it_within_a_block() {
 
 #[test]
 fn it_is_dropped_as_a_pause_is() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=2,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=2,speed=1");
     rig.sw(2, CTL, PAUSE_AT_BOUNDARY);
     assert_eq!(rig.status(2), IDLE);
     let data = noise(1 << 20);
@@ -480,7 +480,7 @@ fn it_is_dropped_as_a_pause_is() {
 
 #[test]
 fn finish_on_pause_holds_for_boundaries() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=3,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=3,speed=1");
     let data = noise(1 << 20);
     rig.put(BUF, &data);
     set_mix(&mut rig, 1 << 20, 65536, 1);
@@ -494,7 +494,7 @@ fn finish_on_pause_holds_for_boundaries() {
 
 #[test]
 fn an_engine_without_boundaries_ignores_the_command() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=1,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=1,speed=1");
     for (off, val) in [(0x30, BUF), (0x38, 64), (0x40, 1 << 40), (TAG, 2)] {
         rig.sw(1, off, val);
     }
@@ -545,7 +545,7 @@ fn the_base_profile_has_none_of_it() {
 
 #[test]
 fn the_status_tells_what_a_restore_took() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=2,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=2,speed=1");
     let took = |rig: &mut Rig| rig.sr(2, CTL) >> 12 & 0xf_ffff;
     let data = noise(4 << 20);
     rig.put(BUF, &data);
@@ -581,7 +581,7 @@ fn the_status_tells_what_a_restore_took() {
 
 #[test]
 fn the_log_replays_to_the_same_verdict() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=all,speed=0");
+    let mut rig = mixed_rig(Profile::Irq, "slot=all,speed=0");
     rig.sw(0, CTL, PAUSE_AT_BOUNDARY);
     rig.sw(1, CTL, PAUSE_AT_BOUNDARY);
     rig.sw(3, CTL, PAUSE_AT_BOUNDARY);
@@ -594,7 +594,7 @@ fn the_log_replays_to_the_same_verdict() {
 /// blocks.
 #[test]
 fn a_stopped_card_stops_blockmix_between_two_blocks() {
-    let mut rig = mixed_rig(Profile::Fermata, "slot=3,speed=1");
+    let mut rig = mixed_rig(Profile::Irq, "slot=3,speed=1");
     let (data, block) = (noise(4 * 16384), 16384);
     rig.put(BUF, &data);
     set_mix(&mut rig, data.len(), block as u64, 5);

@@ -11,7 +11,7 @@ const OUT: u64 = 0x8000;
 const SNAP: u64 = 0x9000;
 
 fn slow() -> Rig {
-    let mut rig = Rig::with(Profile::Fermata, &["slot=all,speed=1"]);
+    let mut rig = Rig::with(Profile::Irq, &["slot=all,speed=1"]);
     rig.open(0);
     rig
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card as a process: its command line, sockets, signals, and the offline check of its log.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,9 +9,11 @@ use vfio_user::Client;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fermata-card");
 
-fn start(dir: &Path, more: &[&str]) -> Child {
+/// Returns the command that serves a card with the sockets and the log in a folder.
+fn command(dir: &Path, more: &[&str]) -> Command {
     let at = |name| dir.join(name);
-    let mut child = Command::new(PROGRAM)
+    let mut command = Command::new(PROGRAM);
+    command
         .args([
             "--socket".as_ref(),
             at("s").as_os_str(),
@@ -20,9 +22,17 @@ fn start(dir: &Path, more: &[&str]) -> Child {
         ])
         .args(["--log".as_ref(), at("log").as_os_str()])
         .args(more)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    command
+}
+
+fn start(dir: &Path, more: &[&str]) -> Child {
+    ready(&mut command(dir, more))
+}
+
+/// Runs the command, and waits until the card is ready.
+fn ready(command: &mut Command) -> Child {
+    let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())
         .read_line(&mut line)
@@ -86,6 +96,29 @@ fn a_session() {
     let output = check(dir.path());
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"total=1 bad_access=1\n"));
+}
+
+#[test]
+fn the_retired_name_of_a_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = command(dir.path(), &["--profile", "fermata"]);
+    let mut child = ready(command.stderr(Stdio::piped()));
+    assert_eq!(
+        ask(dir.path(), "a ping\nb quit\n"),
+        ["a ok profile=irq slots=3 irq=msix", "b ok"]
+    );
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(
+        said,
+        "fermata-card: the profile fermata is now called irq\n"
+    );
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -201,7 +201,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let engines = [EngineKind::Linkedlist, EngineKind::Membench];
-    let mut config = CardConfig::new(Profile::Fermata, IrqKind::Msix, &engines).unwrap();
+    let mut config = CardConfig::new(Profile::Irq, IrqKind::Msix, &engines).unwrap();
     config.apply("slot=all,speed=0").unwrap();
     let (recorder, _) = Recorder::start(Box::new(std::io::sink()));
     let card = Card::new(config, recorder.clone());

@@ -29,7 +29,7 @@ pub fn walk(rig: &mut Rig, n: u64, tag: u64) -> (u64, u64) {
 
 #[test]
 fn manager_page() {
-    let mut rig = fermata();
+    let mut rig = irq();
     assert_eq!(rig.r(0x00), 1 << 60 | 1 << 40);
     assert_eq!(rig.r(0x08), 0x4d55_535f_4d47_5200);
     assert_eq!(rig.r(0x10), 0x4d47_525f_4f50_5449);
@@ -75,7 +75,7 @@ fn base_manager_page() {
 
 #[test]
 fn slot_page() {
-    let mut rig = fermata();
+    let mut rig = irq();
     let ids = [
         (0x4c49_4e4b_4544_4c49, 0x5354_0000_0000_0001),
         (0x4d45_4d42_454e_4348, 0x0000_0000_0000_0002),
@@ -96,7 +96,7 @@ fn slot_page() {
 
 #[test]
 fn only_aligned_64_bit_accesses_count() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.client.region_write(BAR0, 0x30, &[1; 4]).unwrap();
     rig.client.region_write(BAR0, 0x1030, &[1; 4]).unwrap();
     rig.client.region_write(BAR0, 0x34, &[1; 8]).unwrap();
@@ -119,7 +119,7 @@ fn only_aligned_64_bit_accesses_count() {
 
 #[test]
 fn registers_alias_and_some_are_kept() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(0);
     let (head, count, checksum) = rig.list(LIST, 10, 3);
     for (off, val) in [
@@ -159,7 +159,7 @@ fn registers_alias_and_some_are_kept() {
 
 #[test]
 fn membench_keeps_its_mode() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(1);
     rig.sw(1, 0x58, 1);
     rig.sw(1, 0x48, 5);
@@ -178,7 +178,7 @@ fn membench_keeps_its_mode() {
 
 #[test]
 fn pause_is_a_pulse() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(0);
     rig.sw(0, CTL, PAUSE);
     assert_eq!(rig.status(0), IDLE);
@@ -193,7 +193,7 @@ fn pause_is_a_pulse() {
         (2, 2)
     );
     // Not during a restore.
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     rig.open(0);
     walk(&mut rig, LONG, 1);
     rig.sw(0, CTL, PAUSE);
@@ -211,7 +211,7 @@ fn pause_is_a_pulse() {
 
 #[test]
 fn terminal_states_stay() {
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     rig.open(0);
     let want = walk(&mut rig, LONG, 1);
     rig.sw(0, CTL, PAUSE);
@@ -232,7 +232,7 @@ fn terminal_states_stay() {
 
 #[test]
 fn start_count_tells_starts_apart() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(0);
     for n in 1..4 {
         walk(&mut rig, 5, 1);
@@ -253,7 +253,7 @@ fn start_count_tells_starts_apart() {
 
 #[test]
 fn start_is_refused_while_busy() {
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     rig.open(0);
     let head = rig.endless(LIST);
     rig.sw(0, 0x30, head);
@@ -269,7 +269,7 @@ fn start_is_refused_while_busy() {
 
 #[test]
 fn linkedlist_adds_on_resume_without_reset() {
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     rig.open(0);
     let (count, _) = walk(&mut rig, LONG, 1);
     std::thread::sleep(Duration::from_millis(1));
@@ -285,9 +285,9 @@ fn linkedlist_adds_on_resume_without_reset() {
 
 #[test]
 fn reset_stops_at_once() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut rig = slow(profile);
-        if profile == Profile::Fermata {
+        if profile == Profile::Irq {
             rig.open(0);
         }
         walk(&mut rig, LONG, 1);
@@ -320,12 +320,12 @@ fn reset_is_a_level() {
 
 #[test]
 fn dma_offset_is_added_and_cut() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut rig = Rig::with(profile, &[]);
         // A program at device address 0xffff_0000_1000_0000 whose memory is at 0x20_0000.
         let at = 0xffff_0000_1000_0000u64;
         rig.offset(1, BUF.wrapping_sub(at));
-        if profile == Profile::Fermata {
+        if profile == Profile::Irq {
             rig.window(1, at, 0x1000);
         }
         for (off, val) in [
@@ -351,7 +351,7 @@ fn dma_offset_is_added_and_cut() {
 
 #[test]
 fn the_window_is_checked() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.put64(BUF + 0x1000, 77);
     rig.window(1, BUF, 0x1000);
     for (off, val) in [(0x30, BUF), (0x38, 0x2000), (0x40, 128), (0x58, 1)] {
@@ -393,7 +393,7 @@ fn window_edges() {
         (u64::MAX - 63, 64, u64::MAX - 31, true),
     ];
     for (base, size, addr, refused) in cases {
-        let mut rig = fermata();
+        let mut rig = irq();
         rig.window(1, base, size);
         for (off, val) in [(0x30, addr), (0x38, 64), (0x40, 1)] {
             rig.sw(1, off, val);
@@ -410,7 +410,7 @@ fn window_edges() {
 
 #[test]
 fn the_snapshot_unit_stands_outside_window_and_offset() {
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     let (head, _, checksum) = rig.list(LIST, LONG, 3);
     // The program sees its list at another address; neither the offset nor the window affects the
     // snapshot.
@@ -544,7 +544,7 @@ fn base_data_lands_in_the_next_window_when_the_driver_is_early() {
 
 #[test]
 fn fermata_data_comes_before_finish() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(0);
     for n in 1..20 {
         let want = walk(&mut rig, n, n);
@@ -557,7 +557,7 @@ fn fermata_data_comes_before_finish() {
 
 #[test]
 fn a_snapshot_that_cannot_be_reached_is_an_error() {
-    let mut rig = slow(Profile::Fermata);
+    let mut rig = slow(Profile::Irq);
     rig.open(0);
     rig.map_read_only();
     walk(&mut rig, LONG, 1);
@@ -574,7 +574,7 @@ fn a_snapshot_that_cannot_be_reached_is_an_error() {
 
 #[test]
 fn without_bus_mastering_nothing_moves() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.client.region_write(CONFIG, 4, &[2, 0]).unwrap();
     rig.open(0);
     walk(&mut rig, 10, 1);
@@ -587,7 +587,7 @@ fn without_bus_mastering_nothing_moves() {
 #[test]
 fn resets_of_the_function_are_power_on() {
     for how in 0..3 {
-        let mut rig = slow(Profile::Fermata);
+        let mut rig = slow(Profile::Irq);
         rig.open(0);
         walk(&mut rig, LONG, 1);
         match how {
@@ -627,7 +627,7 @@ fn resets_of_the_function_are_power_on() {
 
 #[test]
 fn two_slots_run_side_by_side() {
-    let mut rig = fermata();
+    let mut rig = irq();
     rig.open(0);
     rig.open(1);
     let want = walk(&mut rig, 1000, 1);

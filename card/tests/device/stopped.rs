@@ -90,7 +90,7 @@ fn hash(rig: &mut Rig, slot: u64) -> Vec<u8> {
         .flat_map(|i| splitmix64(i).to_le_bytes())
         .collect();
     rig.put(DATA, &data);
-    if rig.card().config().profile.is_fermata() {
+    if !rig.card().config().profile.is_base() {
         rig.open(slot);
     }
     rig.snapshot(slot, SNAP);
@@ -112,7 +112,7 @@ fn walk(rig: &mut Rig, head: u64, seed: u64) {
 
 #[test]
 fn a_stopped_card_does_nothing_and_goes_on() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut rig = rig(profile);
         let digest = hash(&mut rig, 2);
         a_while();
@@ -133,7 +133,7 @@ fn a_stopped_card_does_nothing_and_goes_on() {
 
 #[test]
 fn jobs_go_on_as_jobs_of_another_card() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     let (head, count, checksum) = rig.list(LIST, 50_000, 77);
     walk(&mut rig, head, 77);
     let digest = hash(&mut rig, 2);
@@ -193,7 +193,7 @@ fn a_base_job_goes_on_where_its_memory_is() {
 
 #[test]
 fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     hash(&mut rig, 2);
     a_while();
     stop(rig.card());
@@ -230,7 +230,7 @@ fn registers_of_a_stopped_card_take_effect_when_it_goes_on() {
 
 #[test]
 fn a_reset_of_a_stopped_card_leaves_no_job() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     hash(&mut rig, 2);
     a_while();
     stop(rig.card());
@@ -248,7 +248,7 @@ fn a_reset_of_a_stopped_card_leaves_no_job() {
 
 #[test]
 fn a_client_that_goes_away_lets_the_card_go_on() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     stop(rig.card());
     rig.reconnect();
     rig.plug(IrqKind::Msix);
@@ -302,12 +302,12 @@ fn an_order_that_was_taken_goes_on_on_another_card() {
 
 #[test]
 fn states_that_do_not_fit_are_refused() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     hash(&mut rig, 2);
     a_while();
     stop(rig.card());
     let state = rig.card().state();
-    let plain = CardConfig::new(Profile::Fermata, IrqKind::Msix, &ENGINES).unwrap();
+    let plain = CardConfig::new(Profile::Irq, IrqKind::Msix, &ENGINES).unwrap();
     let refused = |config: CardConfig, state: &CardState| {
         let card = other(&rig, config);
         let why = card.set_state(state).unwrap_err();
@@ -315,10 +315,10 @@ fn states_that_do_not_fit_are_refused() {
         card.stop();
         why
     };
-    let two = CardConfig::new(Profile::Fermata, IrqKind::Msix, &ENGINES[..2]).unwrap();
+    let two = CardConfig::new(Profile::Irq, IrqKind::Msix, &ENGINES[..2]).unwrap();
     assert!(refused(two, &state).contains("it is of another card"));
     let relay = CardConfig::new(Profile::Relay, IrqKind::Msix, &ENGINES).unwrap();
-    assert!(refused(relay, &state).contains("profile fermata, msix, slots linkedlist"));
+    assert!(refused(relay, &state).contains("profile irq, msix, slots linkedlist"));
     let mut short = state.clone();
     short.slots[2].engine_mut().unwrap().truncate(100);
     assert!(refused(plain.clone(), &short).contains("inconsistent"));

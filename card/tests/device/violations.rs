@@ -27,7 +27,7 @@ fn rig(profile: Profile) -> Rig {
         ARENA_B + 0x1_0000
     ));
     rig.ask("enforce on");
-    if profile == Profile::Fermata {
+    if profile == Profile::Irq {
         (0..3).for_each(|slot| rig.open(slot));
     }
     rig
@@ -82,7 +82,7 @@ fn pause(rig: &mut Rig) {
 fn quiet(rig: &mut Rig, profile: Profile) {
     match profile {
         Profile::Base => rig.reset_and_settle(1),
-        Profile::Fermata | Profile::Relay => {
+        Profile::Irq | Profile::Relay => {
             rig.reset(1);
             rig.status(1);
         }
@@ -91,7 +91,7 @@ fn quiet(rig: &mut Rig, profile: Profile) {
 
 #[test]
 fn a_clean_driver_violates_nothing() {
-    for profile in [Profile::Fermata, Profile::Base] {
+    for profile in [Profile::Irq, Profile::Base] {
         let mut rig = rig(profile);
         let mut begun = [false; 2];
         for turn in 0..10 {
@@ -120,9 +120,9 @@ fn a_clean_driver_violates_nothing() {
     }
 }
 
-/// Causes a violation on a fermata card, and compares the replay of the log.
+/// Causes a violation on an irq card, and compares the replay of the log.
 fn planted(kind: Kind, n: u64, plant: impl FnOnce(&mut Rig)) {
-    planted_on(Profile::Fermata, kind, n, plant);
+    planted_on(Profile::Irq, kind, n, plant);
 }
 
 fn planted_on(profile: Profile, kind: Kind, n: u64, plant: impl FnOnce(&mut Rig)) {
@@ -166,7 +166,7 @@ fn start_undrained() {
         pause(rig);
         rig.sw(1, CTL, START_RESUME);
     });
-    // Fermata: the read that flushes a reset is missing.
+    // irq: the read that flushes a reset is missing.
     planted(Kind::StartUndrained, 1, |rig| {
         start(rig, A);
         rig.reset(1);
@@ -210,7 +210,7 @@ fn resume_stale() {
         start(rig, A);
         pause(rig);
         resume(rig, A);
-        quiet(rig, Profile::Fermata);
+        quiet(rig, Profile::Irq);
         resume(rig, A);
     });
     // From an older snapshot.
@@ -225,7 +225,7 @@ fn resume_stale() {
         // Its newest snapshot is in place B; place A holds the last snapshot of another job, and is
         // resumed twice.
         resume(rig, A);
-        quiet(rig, Profile::Fermata);
+        quiet(rig, Profile::Irq);
         resume(rig, A);
     });
     // From a snapshot of a job that is over.
@@ -256,7 +256,7 @@ fn resume_forged() {
 #[test]
 fn imported() {
     for announced in ["", " hash="] {
-        let mut rig = rig(Profile::Fermata);
+        let mut rig = rig(Profile::Irq);
         start(&mut rig, A);
         pause(&mut rig);
         let hash = rig.table(&format!("saved token={A}"))["hash"];
@@ -268,7 +268,7 @@ fn imported() {
             format!("{announced}{hash}")
         };
         rig.ask(&format!("import token={A}{hash}"));
-        quiet(&mut rig, Profile::Fermata);
+        quiet(&mut rig, Profile::Irq);
         load(&mut rig, A);
         rig.snapshot(1, SNAP_B);
         rig.sw(1, CTL, START_RESUME);
@@ -277,7 +277,7 @@ fn imported() {
         // From then on it is a job like any other.
         rig.sw(1, CTL, PAUSE);
         assert_eq!(rig.wait_rest(1), PAUSED);
-        quiet(&mut rig, Profile::Fermata);
+        quiet(&mut rig, Profile::Irq);
         load(&mut rig, A);
         rig.snapshot(1, SNAP_B);
         rig.sw(1, CTL, START_RESUME);
@@ -303,25 +303,25 @@ fn imported_and_not_what_was_announced() {
     planted(Kind::ResumeStale, 1, |rig| {
         rig.ask(&format!("import token={A}"));
         resume(rig, A);
-        quiet(rig, Profile::Fermata);
+        quiet(rig, Profile::Irq);
         resume(rig, A);
     });
 }
 
 #[test]
 fn imported_at_any_time() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     rig.ask("imports on");
     for _ in 0..2 {
         resume(&mut rig, A);
-        quiet(&mut rig, Profile::Fermata);
+        quiet(&mut rig, Profile::Irq);
     }
     rig.reconnect();
     rig.plug(IrqKind::Msix);
     rig.master();
     rig.open(1);
     resume(&mut rig, A);
-    quiet(&mut rig, Profile::Fermata);
+    quiet(&mut rig, Profile::Irq);
     rig.clean();
     rig.ask("imports off");
     resume(&mut rig, A);
@@ -348,7 +348,7 @@ fn mixed_tenant() {
     planted(Kind::MixedTenant, 1, |rig| {
         start(rig, A);
         pause(rig);
-        quiet(rig, Profile::Fermata);
+        quiet(rig, Profile::Irq);
         load(rig, B);
         rig.snapshot(1, SNAP_A);
         rig.sw(1, CTL, START_RESUME);
@@ -372,7 +372,7 @@ fn register_residue() {
     planted(Kind::RegisterResidue, 1, |rig| {
         start(rig, A);
         pause(rig);
-        quiet(rig, Profile::Fermata);
+        quiet(rig, Profile::Irq);
         for (off, val) in [(0x30, ARENA_B), (0x38, 64), (0x40, 10), (TAG, B)] {
             rig.sw(1, off, val);
         }
@@ -500,7 +500,7 @@ fn master_busy() {
 
 #[test]
 fn bus_mastering_may_end_under_a_slot_that_a_reset_does_not_stop() {
-    let mut rig = rig(Profile::Fermata);
+    let mut rig = rig(Profile::Irq);
     start(&mut rig, A);
     rig.wait_running(1);
     rig.ask("fault slot=1 reset_fails=1");
@@ -545,7 +545,7 @@ fn judged(profile: Profile, events: &[What]) -> String {
 }
 
 fn fermata_judged(events: &[What]) -> String {
-    judged(Profile::Fermata, events)
+    judged(Profile::Irq, events)
 }
 
 fn started(slot: usize) -> What {

@@ -225,7 +225,7 @@ proptest! {
 
     #[test]
     fn any_offset_decodes(off: u64, slots in 1usize..9) {
-        for profile in [Profile::Base, Profile::Fermata] {
+        for profile in [Profile::Base, Profile::Irq] {
             if let Some(Reg::Slot(slot, _)) = Reg::at(off, profile, slots) {
                 prop_assert!(slot < slots);
             }
@@ -235,7 +235,7 @@ proptest! {
 
     #[test]
     fn config_space_takes_any_access(off in prop_oneof![any::<u64>(), 0u64..4200], data in prop::collection::vec(any::<u8>(), 0..16)) {
-        let mut space = ConfigSpace::new(&CardConfig::new(Profile::Fermata, IrqKind::Msix, &[EngineKind::Sha256]).unwrap());
+        let mut space = ConfigSpace::new(&CardConfig::new(Profile::Irq, IrqKind::Msix, &[EngineKind::Sha256]).unwrap());
         space.write(off, &data);
         let mut back = data.clone();
         space.read(off, &mut back);

@@ -58,7 +58,7 @@ pub(crate) struct CardSlot {
     pub(crate) posted: bool,
     /// Base: when the reset reached the card.
     pub(crate) arrived: Option<u64>,
-    /// Fermata: reset while working, and not flushed by a read since.
+    /// irq and relay: reset while working, and not flushed by a read since.
     pub(crate) unflushed: bool,
     /// It leaves by itself, because its queue is empty.
     pub(crate) empty: bool,

@@ -54,30 +54,30 @@ const FULL: Bounds = Bounds {
 /// The configurations of `cargo test`: they take a few minutes together.
 pub const QUICK: &[Bounds] = &[
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, faults",
+        name: "irq, 1 slot, 2 contexts, faults",
         faults: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, control, reopen, gone",
+        name: "irq, 1 slot, 2 contexts, control, reopen, gone",
         faults: false,
         ..FULL
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, control, access",
+        name: "irq, 1 slot, 2 contexts, control, access",
         control: true,
         access: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, imports, faults, freeze",
+        name: "irq, 1 slot, 2 contexts, imports, faults, freeze",
         imports: true,
         faults: true,
         freeze: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, faults, freeze",
+        name: "irq, 1 slot, 2 contexts, faults, freeze",
         faults: true,
         freeze: true,
         ..PLAIN
@@ -98,13 +98,13 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, groups, reopen",
+        name: "irq, 1 slot, 2 contexts, groups, reopen",
         groups: true,
         reopen: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 3 contexts, gang, calm",
+        name: "irq, 2 slots, 3 contexts, gang, calm",
         slots: 2,
         contexts: 3,
         gang: true,
@@ -113,7 +113,7 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 2 contexts, control, gangs, calm",
+        name: "irq, 2 slots, 2 contexts, control, gangs, calm",
         slots: 2,
         control: true,
         gang: true,
@@ -123,18 +123,18 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, hints",
+        name: "irq, 1 slot, 2 contexts, hints",
         hints: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, queues, control",
+        name: "irq, 1 slot, 2 contexts, queues, control",
         queues: true,
         control: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, queues, faults",
+        name: "irq, 1 slot, 2 contexts, queues, faults",
         queues: true,
         faults: true,
         ..PLAIN
@@ -152,13 +152,13 @@ pub const QUICK: &[Bounds] = &[
         ..FULL
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, boundaries, control",
+        name: "irq, 1 slot, 2 contexts, boundaries, control",
         boundary: true,
         control: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, boundaries, urgent, control",
+        name: "irq, 1 slot, 2 contexts, boundaries, urgent, control",
         boundary: true,
         urgent: true,
         control: true,
@@ -169,7 +169,7 @@ pub const QUICK: &[Bounds] = &[
         ..RELAY
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, cut off",
+        name: "irq, 1 slot, 2 contexts, cut off",
         cut: true,
         ..PLAIN
     },
@@ -280,7 +280,7 @@ pub const QUICK: &[Bounds] = &[
 /// The additional configurations of `fermata-check --large`.
 pub const LARGE: &[Bounds] = &[
     Bounds {
-        name: "fermata, 2 slots, 2 contexts, control, gangs",
+        name: "irq, 2 slots, 2 contexts, control, gangs",
         slots: 2,
         control: true,
         gangs: true,
@@ -288,7 +288,7 @@ pub const LARGE: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 3 contexts, gang",
+        name: "irq, 2 slots, 3 contexts, gang",
         slots: 2,
         contexts: 3,
         gang: true,
@@ -296,14 +296,14 @@ pub const LARGE: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 3 contexts",
+        name: "irq, 2 slots, 3 contexts",
         slots: 2,
         contexts: 3,
         depth: Some(17),
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, all",
+        name: "irq, 1 slot, 2 contexts, all",
         depth: Some(13),
         ..FULL
     },
@@ -314,26 +314,26 @@ pub const LARGE: &[Bounds] = &[
         ..FULL
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, fair, control",
+        name: "irq, 1 slot, 2 contexts, fair, control",
         fair: true,
         control: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, boundaries, faults",
+        name: "irq, 1 slot, 2 contexts, boundaries, faults",
         boundary: true,
         faults: true,
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 3 contexts, control",
+        name: "irq, 1 slot, 3 contexts, control",
         contexts: 3,
         control: true,
         depth: Some(19),
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 2 contexts, control, masks",
+        name: "irq, 2 slots, 2 contexts, control, masks",
         slots: 2,
         control: true,
         masks: true,
@@ -341,7 +341,7 @@ pub const LARGE: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, hints, control, access, reopen, gone",
+        name: "irq, 1 slot, 2 contexts, hints, control, access, reopen, gone",
         hints: true,
         control: true,
         access: true,
@@ -351,7 +351,7 @@ pub const LARGE: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
-        name: "fermata, 2 slots, 3 contexts, hints",
+        name: "irq, 2 slots, 3 contexts, hints",
         slots: 2,
         contexts: 3,
         hints: true,
@@ -425,7 +425,7 @@ pub const LARGE: &[Bounds] = &[
         ..RELAY
     },
     Bounds {
-        name: "fermata, 1 slot, 2 contexts, control, cut off",
+        name: "irq, 1 slot, 2 contexts, control, cut off",
         control: true,
         cut: true,
         ..PLAIN

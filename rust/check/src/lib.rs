@@ -101,9 +101,9 @@ pub enum Step {
 pub struct Bounds {
     /// Its name.
     pub name: &'static str,
-    /// Base profile; otherwise fermata.
+    /// The base profile; otherwise irq, or relay.
     pub base: bool,
-    /// Fermata with relays.
+    /// The relay profile.
     pub relay: bool,
     /// One or two slots, of one class.
     pub slots: usize,
@@ -197,7 +197,7 @@ impl Bounds {
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
         let one_slot = relay && self.slots == 1;
         let withdrawing = one_slot && (control || !self.calm || self.contexts > 2);
-        let fermata_faults = faults && !self.base;
+        let faults_unless_base = faults && !self.base;
         [
             (true, "a job is resumed", |_, world| world.seen.resumed),
             (true, "FINISH comes before PAUSE", |_, world| world.seen.finish_won),
@@ -220,8 +220,8 @@ impl Bounds {
             (faults && !relay, "a PAUSE is lost", |_, world| world.seen.pause_lost),
             (faults, "a reset is repeated", |_, world| world.seen.reset_retried),
             (faults, "a slot is quarantined", |_, world| world.seen.quarantined),
-            (fermata_faults, "a stale status is read", |_, world| world.seen.stale),
-            (fermata_faults, "a save or restore fails", |_, world| world.seen.snapshot_failed),
+            (faults_unless_base, "a stale status is read", |_, world| world.seen.stale),
+            (faults_unless_base, "a save or restore fails", |_, world| world.seen.snapshot_failed),
             (self.freeze, "a job resumes after the card has lost its state", |_, world| world.seen.thawed),
             (self.cut, "a job fails because the link of the card has failed", |_, world| world.seen.cut_off),
             (gone, "the card is gone", |_, world| world.seen.gone),

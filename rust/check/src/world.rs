@@ -289,7 +289,7 @@ fn card_config(bounds: Bounds) -> CardConfig {
                     settle: Duration::from_ns(SETTLE),
                 }
             } else {
-                Profile::Fermata
+                Profile::Irq
             },
             class: 0,
             reset_before_resume: bounds.reset_before_resume,

@@ -25,7 +25,7 @@ fn check(chosen: impl Fn(&Bounds) -> bool) {
 }
 
 #[test]
-fn fermata_profile() {
+fn irq_profile() {
     check(|bounds| !bounds.base && !bounds.relay);
 }
 

@@ -72,7 +72,7 @@ pub mod sched;
 #[path = "../../measure/mod.rs"]
 pub mod measure;
 
-/// Returns a card of the fermata profile with `slots` slots, at most [`sched::MAX_SLOTS`], of one
+/// Returns a card of the irq profile with `slots` slots, at most [`sched::MAX_SLOTS`], of one
 /// engine.
 pub fn card(slots: usize) -> sched::CardConfig {
     let mut config = sched::CardConfig::default();

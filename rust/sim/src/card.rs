@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Simulated cards of the fermata profile (docs/registers.md): an engine needs a given time for a
-//! job, and for saves and restores. Orders tell a slot with a relay which context runs next; the
-//! slot switches to that context by itself, and leaves a record of each run. A card panics if the
-//! driver breaks the rules of the card, so that each run is a test, too.
+//! Simulated cards of the irq and relay profiles (docs/registers.md): an engine needs a given time for a job,
+//! and for saves and restores. Orders tell a slot with a relay which context runs next; the slot
+//! switches to that context by itself, and leaves a record of each run. A card panics if the driver
+//! breaks the rules of the card, so that each run is a test, too.
 
 use fermata_sched_host::sched::{
     ContextId, Duration, LeftReason, NextRun, Order, RunRecord, Status, Stop,

@@ -26,7 +26,7 @@ type Test = fn() -> Result<()>;
 
 /// All tests, with what each of them shows.
 pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("the guest has a card of the fermata profile", card),
+    ("the guest has a card of the irq profile", card),
     ("jobs of two engines have the right results", jobs),
     ("jobs that are paused go on from their snapshots", paused),
     ("a snapshot goes on at another place", moved),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-vfio`: serves a card of the fermata profile to a virtual machine by vfio-user. The jobs
-//! of the card's slots run in contexts on the host's card.
+//! `fermata-vfio`: serves a card to a virtual machine by vfio-user. The jobs of the card's slots run
+//! in contexts on the host's card.
 //!
 //! A guest can cause any number of messages about what it does, so their rate is limited: the lines
 //! beyond the limit are only counted.

@@ -149,7 +149,7 @@ struct Options {
     /// The host's card [default: /dev/fermata0]
     #[arg(long)]
     device: Option<PathBuf>,
-    /// The profile of the guest's card [default: fermata]
+    /// The profile of the guest's card [default: irq]
     #[arg(long, value_enum)]
     profile: Option<GuestProfile>,
     /// The engine of each slot of the guest's card [default: as the host's card has them]
@@ -178,11 +178,14 @@ struct Options {
 #[serde(rename_all = "kebab-case")]
 enum GuestProfile {
     /// With interrupts and window check
-    Fermata,
-    /// The fermata profile with orders
+    Irq,
+    /// The irq profile with orders
     Relay,
     /// Without interrupts, window check and orders
     Base,
+    /// The name of irq in version 0.1, accepted for one release
+    #[value(hide = true)]
+    Fermata,
 }
 
 impl Serve {
@@ -192,7 +195,12 @@ impl Serve {
             Some(path) => read(path).with_context(|| path.display().to_string())?,
             None => Options::default(),
         };
-        Ok(self.options.or(file))
+        let mut options = self.options.or(file);
+        if options.profile == Some(GuestProfile::Fermata) {
+            eprintln!("fermata-vfio: the profile fermata is now called irq");
+            options.profile = Some(GuestProfile::Irq);
+        }
+        Ok(options)
     }
 }
 
@@ -235,7 +243,7 @@ impl Options {
         match self.profile {
             Some(GuestProfile::Relay) => Profile::Relay,
             Some(GuestProfile::Base) => Profile::Base,
-            Some(GuestProfile::Fermata) | None => Profile::Fermata,
+            Some(GuestProfile::Irq | GuestProfile::Fermata) | None => Profile::Irq,
         }
     }
 
@@ -310,6 +318,19 @@ mod tests {
         assert_eq!(both.device(), Path::new("/dev/fermata0"));
         let params = [(Param::Weight, 50), (Param::LatencyCritical, 1)];
         assert_eq!(both.params(), params);
+    }
+
+    #[test]
+    fn the_retired_name_of_a_profile_is_accepted() {
+        let path = std::env::temp_dir().join(format!("fermata-vfio-{}.toml", std::process::id()));
+        fs::write(&path, "profile = \"fermata\"").unwrap();
+        let serve = Serve {
+            config: Some(path.clone()),
+            options: Options::default(),
+        };
+        let profile = serve.options().unwrap().profile;
+        fs::remove_file(&path).unwrap();
+        assert_eq!(profile, Some(GuestProfile::Irq));
     }
 
     #[test]

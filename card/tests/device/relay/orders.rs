@@ -335,7 +335,7 @@ fn registers() {
 
 #[test]
 fn a_card_without_relay() {
-    for profile in [Profile::Base, Profile::Fermata] {
+    for profile in [Profile::Base, Profile::Irq] {
         let mut rig = Rig::with(profile, &[]);
         assert_eq!((rig.r(0x110) & 16, rig.r(0x118)), (0, 0));
         rig.clean();

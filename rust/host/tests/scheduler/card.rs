@@ -8,13 +8,13 @@ use fermata_sched_host::sched::{
     Status, Urgency, Wake,
 };
 
-use crate::model::{ns, sid, World, BASE, ENDLESS, FERMATA, MS};
+use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS};
 
 const WAITING: usize = 40;
 
 /// A slot with a job on it, for which [`WAITING`] others wait, of all priorities in turn.
 fn crowd() -> (World, ContextId, Vec<ContextId>) {
-    let mut world = World::new(&[FERMATA], WAITING + 2);
+    let mut world = World::new(&[IRQ], WAITING + 2);
     let first = Params {
         priority: Params::PRIORITY_MAX,
         ..Params::DEFAULT
@@ -135,7 +135,7 @@ fn defect_04_quarantine_during_a_change_of_the_policy() {
 /// The only contexts that have waited for longer may not use any slot now.
 #[test]
 fn the_boost_sees_past_contexts_of_a_quarantined_slot() {
-    let mut world = World::new(&[FERMATA; 2], 16);
+    let mut world = World::new(&[IRQ; 2], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
     let group = GroupKey(1);
     world.set_exclusive(2, Some(group)).unwrap();
@@ -165,7 +165,7 @@ fn the_boost_sees_past_contexts_of_a_quarantined_slot() {
 /// Time that a group used under another policy does not count against the group.
 #[test]
 fn groups_begin_anew_under_another_policy() {
-    let mut world = World::new(&[FERMATA], 4);
+    let mut world = World::new(&[IRQ], 4);
     world.set_policy(PolicyKind::Fair).unwrap();
     let [light, heavy] = [1, 2].map(GroupKey);
     world.set_group_weight(light, 1).unwrap();
@@ -200,7 +200,7 @@ fn starts(world: &World) -> u64 {
 
 #[test]
 fn jobs_go_on_where_they_were() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan, plan], 8);
         let all = [0; 4].map(|_| world.tenant(2 * MS));
         for ctx in all {
@@ -264,7 +264,7 @@ fn slot_in_reset_is_not_asked_after_the_card_is_cut_off() {
 
 #[test]
 fn owners_may_ask_for_anything_meanwhile() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let [runs, closed, held] = [0; 3].map(|_| world.tenant(2 * MS));
     world.start(runs, 10 * MS).unwrap();
     world.start(closed, ENDLESS).unwrap();
@@ -302,7 +302,7 @@ fn owners_may_ask_for_anything_meanwhile() {
 
 #[test]
 fn one_that_cannot_be_saved_fails() {
-    let mut world = World::new(&[FERMATA, FERMATA], 8);
+    let mut world = World::new(&[IRQ, IRQ], 8);
     let [hung, other] = [0; 2].map(|_| world.tenant(2 * MS));
     world.start(hung, ENDLESS).unwrap();
     world.start(other, 500 * MS).unwrap();
@@ -320,7 +320,7 @@ fn one_that_cannot_be_saved_fails() {
 
 /// A slot that cannot be reset: its job fails, and the memory of the job stays mapped.
 fn quarantined() -> (World, ContextId) {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let stuck = world.tenant(2 * MS);
     world.start(stuck, ENDLESS).unwrap();
     world.run_for(MS);
@@ -380,7 +380,7 @@ fn whoever_was_set_aside_uses_the_slot_that_came_back() {
 
 #[test]
 fn a_slot_that_is_not_idle_afterwards_is_out_of_use() {
-    let mut world = World::new(&[FERMATA, FERMATA], 8);
+    let mut world = World::new(&[IRQ, IRQ], 8);
     let only = Params {
         mask: 2,
         ..Params::DEFAULT
@@ -404,7 +404,7 @@ fn a_slot_that_is_not_idle_afterwards_is_out_of_use() {
 
 #[test]
 fn what_is_on_a_card_that_cannot_be_reached_is_lost() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let [runs, waits, closed] = [0; 3].map(|_| world.tenant(2 * MS));
         world.start(runs, 40 * MS).unwrap();
@@ -427,7 +427,7 @@ fn what_is_on_a_card_that_cannot_be_reached_is_lost() {
 
 #[test]
 fn what_is_lost_begins_anew_if_it_may() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let ctx = world.tenant(2 * MS);
         world.start_as(ctx, 40 * MS, true).unwrap();
@@ -459,7 +459,7 @@ fn what_is_lost_begins_anew_if_it_may() {
 /// any other.
 #[test]
 fn a_save_torn_while_frozen_begins_anew() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start_as(ctx, 10 * MS, true).unwrap();
     for hold in [false, true] {
@@ -488,7 +488,7 @@ fn a_save_torn_while_frozen_begins_anew() {
 
 #[test]
 fn a_card_that_is_gone_stays_so() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start(ctx, ENDLESS).unwrap();
     world.freeze();
@@ -505,7 +505,7 @@ fn a_card_that_is_gone_stays_so() {
 /// A hint takes effect when the machine is thawed, and costs nothing for the time before.
 #[test]
 fn hints_wait_for_the_thaw() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let urgency = Urgency::LatencyCritical;
     let params = Params {
         urgency,

@@ -3,7 +3,7 @@
 //! Cooperative contexts: their jobs stop at a boundary, and are charged for the time until then.
 
 use crate::model::check::{check_shares, ran, shares};
-use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, SlotPlan, World, ENDLESS, IRQ, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, Failure, JobState, Params, PolicyKind, PreemptGranularity,
     Refusal, SlotStats, Urgency, Wake,
@@ -25,10 +25,7 @@ const URGENT: Params = Params {
 
 /// One slot; the engine has a boundary after each millisecond of work.
 fn world(granularity: PreemptGranularity) -> World {
-    let plan = SlotPlan {
-        granularity,
-        ..FERMATA
-    };
+    let plan = SlotPlan { granularity, ..IRQ };
     let mut world = World::new(&[plan], 8);
     world.set_policy(PolicyKind::Fair).unwrap();
     world

@@ -2,7 +2,7 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::{sid, SlotPlan, World, BASE, ENDLESS, FERMATA, MS, RELAY};
+use crate::model::{sid, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     MAX_SLOTS,
@@ -23,7 +23,7 @@ fn states<const N: usize>(world: &World, of: [ContextId; N]) -> [JobState; N] {
 
 #[test]
 fn what_is_asked_of_one_is_done_to_all() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let (mut world, gang) = gang_on(plan);
         for ctx in gang {
             world.start(ctx, 40 * MS).unwrap();
@@ -56,7 +56,7 @@ fn what_is_asked_of_one_is_done_to_all() {
 
 #[test]
 fn a_yield_is_one_of_all() {
-    let (mut world, gang) = gang_on(FERMATA);
+    let (mut world, gang) = gang_on(IRQ);
     let next = [0, 1].map(|class| world.open(class, Params::DEFAULT).unwrap());
     for ctx in gang {
         world.start(ctx, 50 * MS).unwrap();
@@ -74,7 +74,7 @@ fn a_yield_is_one_of_all() {
 
 #[test]
 fn a_hold_that_has_not_come_about_is_taken_back_from_all() {
-    let (mut world, gang) = gang_on(FERMATA);
+    let (mut world, gang) = gang_on(IRQ);
     for ctx in gang {
         world.start(ctx, 5 * MS).unwrap();
     }
@@ -89,7 +89,7 @@ fn a_hold_that_has_not_come_about_is_taken_back_from_all() {
 /// Until the other member is started, the slice of the first one does not end.
 #[test]
 fn members_that_start_one_after_another_end_their_slices() {
-    let (mut world, gang) = gang_on(FERMATA);
+    let (mut world, gang) = gang_on(IRQ);
     let capped = Params {
         cap: 99,
         ..Params::DEFAULT
@@ -113,7 +113,7 @@ fn claim_beside_a_gang_that_starves(
     work: u64,
     slice: u64,
 ) -> (World, [ContextId; 2]) {
-    let mut world = World::new(&[FERMATA; 3], 16);
+    let mut world = World::new(&[IRQ; 3], 16);
     world.set_policy(policy).unwrap();
     world.set_boost(Duration::from_ms(50)).unwrap();
     let mut open = |mask: u8, ms, priority| {
@@ -167,7 +167,7 @@ fn the_boost_sees_past_a_gang_that_makes_way() {
 /// gang claims. A context of lower priority gets no use of the slot: it would be preempted at once.
 #[test]
 fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
-    let mut world = World::new(&[FERMATA; 2], 16);
+    let mut world = World::new(&[IRQ; 2], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
     let mut open = |mask: u8, priority| {
         let params = Params {
@@ -200,7 +200,7 @@ fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
 /// The claims of members that are just being started are kept.
 #[test]
 fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
-    let mut world = World::new(&[FERMATA; 4], 16);
+    let mut world = World::new(&[IRQ; 4], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
     let gang = masked(&mut world, [0xf; 4]);
     let [first, second, third, last] = gang;
@@ -235,7 +235,7 @@ fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
 /// The other member waits in another class, and need not wait for the closed member any more.
 #[test]
 fn closing_a_throttled_member_lets_the_other_one_run() {
-    let (mut world, gang) = gang_on(FERMATA);
+    let (mut world, gang) = gang_on(IRQ);
     let capped = Params {
         cap: 10,
         ..Params::DEFAULT
@@ -256,7 +256,7 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
 /// The neighbour of the throttled member in the ring has no job.
 #[test]
 fn a_throttled_member_that_leaves_lets_all_others_run() {
-    let mut world = World::new(&[FERMATA; 3], 8);
+    let mut world = World::new(&[IRQ; 3], 8);
     let leaves = Params {
         cap: 1,
         ..Params::DEFAULT
@@ -302,7 +302,7 @@ fn members_of_several_classes_are_told_to_stop_at_once() {
 
 #[test]
 fn whoever_has_no_job_takes_no_part() {
-    let (mut world, gang) = gang_on(FERMATA);
+    let (mut world, gang) = gang_on(IRQ);
     let [a, b] = gang;
     world.start(a, ENDLESS).unwrap();
     let none = Err(Refusal::NoJob);
@@ -320,11 +320,8 @@ fn whoever_has_no_job_takes_no_part() {
 
 #[test]
 fn whoever_joins_or_leaves_or_is_closed_changes_nothing_for_jobs() {
-    let other = SlotPlan {
-        class: 1,
-        ..FERMATA
-    };
-    let mut world = World::new(&[FERMATA, other, FERMATA], 8);
+    let other = SlotPlan { class: 1, ..IRQ };
+    let mut world = World::new(&[IRQ, other, IRQ], 8);
     let gang = [0, 1, 0].map(|class| world.open(class, Params::DEFAULT).unwrap());
     let [a, b, c] = gang;
     world.set_gang(b, Some(a)).unwrap();
@@ -350,7 +347,7 @@ fn whoever_joins_or_leaves_or_is_closed_changes_nothing_for_jobs() {
 
 #[test]
 fn a_gang_is_of_one_group() {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     let foreign = world.open_in(GroupKey(1), 0, Params::DEFAULT).unwrap();
     let [first, other] = [(); 2].map(|()| world.tenant(2 * MS));
     assert_eq!(world.set_gang(first, Some(first)), Err(Refusal::Range));
@@ -371,7 +368,7 @@ fn a_gang_is_of_one_group() {
 #[test]
 fn a_gang_has_no_more_members_than_there_are_slots_for() {
     for slots in 1..=MAX_SLOTS {
-        let mut world = World::new(&vec![FERMATA; slots], 2 * MAX_SLOTS);
+        let mut world = World::new(&vec![IRQ; slots], 2 * MAX_SLOTS);
         let all = [(); MAX_SLOTS + 1].map(|()| world.tenant(2 * MS));
         for (i, &ctx) in all.iter().enumerate().skip(1) {
             let expected = match i < slots {
@@ -400,7 +397,7 @@ fn masked<const N: usize>(world: &mut World, masks: [u8; N]) -> [ContextId; N] {
 
 #[test]
 fn members_need_slots_that_each_of_them_may_use() {
-    let mut world = World::new(&[FERMATA; 3], 8);
+    let mut world = World::new(&[IRQ; 3], 8);
     let [a, b, c, d] = masked(&mut world, [1, 0b11, 0b11, 0b111]);
     world.set_gang(b, Some(a)).unwrap();
     assert_eq!(world.set_gang(c, Some(a)), Err(Refusal::NoSpace));
@@ -410,7 +407,7 @@ fn members_need_slots_that_each_of_them_may_use() {
 
 #[test]
 fn members_leave_slots_to_those_who_may_use_no_others() {
-    let mut world = World::new(&[FERMATA; 3], 8);
+    let mut world = World::new(&[IRQ; 3], 8);
     let gang = masked(&mut world, [0b011, 0b101, 0b001]);
     world.set_gang(gang[1], Some(gang[0])).unwrap();
     world.set_gang(gang[2], Some(gang[0])).unwrap();
@@ -438,7 +435,7 @@ fn let_wait(world: &mut World, [a, b]: [ContextId; 2]) {
 /// START of the first member and before that of the other.
 #[test]
 fn a_gang_is_started_together_while_the_policy_changes() {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     world.set_policy(PolicyKind::Fair).unwrap();
     let tenants = [(400, 1), (100, 2), (200, 3), (200, 3)].map(|(weight, mask)| {
         let params = Params {
@@ -470,7 +467,7 @@ fn a_gang_is_started_together_while_the_policy_changes() {
 
 #[test]
 fn a_slot_that_waits_for_the_next_decision_has_no_window() {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     let gang = [(); 2].map(|()| world.tenant(100 * MS));
     let [first, other] = [(); 2].map(|()| world.tenant(100 * MS));
     world.set_gang(gang[1], Some(gang[0])).unwrap();
@@ -489,7 +486,7 @@ fn a_slot_that_waits_for_the_next_decision_has_no_window() {
 
 #[test]
 fn another_context_has_the_slot_that_a_gang_waits_with() {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     let gang = [(); 2].map(|()| world.tenant(100 * MS));
     let [other, waits] = [(); 2].map(|()| world.tenant(100 * MS));
     world.set_gang(gang[1], Some(gang[0])).unwrap();
@@ -505,7 +502,7 @@ fn another_context_has_the_slot_that_a_gang_waits_with() {
 
 #[test]
 fn a_gang_takes_a_slot_that_becomes_vacant_before_the_one_that_it_waits_for() {
-    let mut world = World::new(&[FERMATA; 3], 8);
+    let mut world = World::new(&[IRQ; 3], 8);
     let gang = [(); 2].map(|()| world.tenant(100 * MS));
     let [long, short] = [(); 2].map(|()| world.tenant(100 * MS));
     world.set_gang(gang[1], Some(gang[0])).unwrap();
@@ -524,7 +521,7 @@ fn a_gang_takes_a_slot_that_becomes_vacant_before_the_one_that_it_waits_for() {
 #[test]
 fn a_gang_that_is_resumed_has_its_turn_beside_others() {
     for (first, second) in [(280, 2), (280, 1), (50, 0), (3, 3), (1, 40)] {
-        let plans = [0, 1, 2, 3].map(|class| SlotPlan { class, ..FERMATA });
+        let plans = [0, 1, 2, 3].map(|class| SlotPlan { class, ..IRQ });
         let mut world = World::new(&plans, 8);
         // Slices are longer than requested.
         for slot in &mut world.card.slots {
@@ -571,7 +568,7 @@ fn a_gang_that_is_resumed_has_its_turn_beside_others() {
 
 #[test]
 fn a_gang_takes_no_slot_while_it_has_to_wait_for_longer_than_a_slice() {
-    let mut world = World::new(&[FERMATA; 3], 8);
+    let mut world = World::new(&[IRQ; 3], 8);
     let [long] = masked(&mut world, [0b010]);
     let params = Params {
         timeslice: Duration::from_ns(100 * MS),

@@ -12,7 +12,7 @@ use fermata_sched_host::{card, storage};
 use proptest::prelude::*;
 
 use crate::model::check::{check_shares, shares};
-use crate::model::{cases, check, ns, sid, world, SlotPlan, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, check, ns, sid, world, SlotPlan, World, ENDLESS, IRQ, MS, US};
 
 const A: GroupKey = GroupKey(7);
 const B: GroupKey = GroupKey(u64::MAX);
@@ -27,16 +27,7 @@ fn stats(world: &World, group: GroupKey) -> GroupStats {
 
 #[test]
 fn a_group_counts_what_its_contexts_do() {
-    let mut world = World::new(
-        &[
-            FERMATA,
-            SlotPlan {
-                class: 1,
-                ..FERMATA
-            },
-        ],
-        8,
-    );
+    let mut world = World::new(&[IRQ, SlotPlan { class: 1, ..IRQ }], 8);
     let urgent = Params {
         urgency: Urgency::LatencyCritical,
         ..Params::DEFAULT
@@ -134,7 +125,7 @@ fn without_a_place_for_its_group_a_context_is_refused() {
 
 /// Two slots; two contexts of A and one of B that run for ever.
 fn contended() -> (World, [ContextId; 3]) {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     let all = [A, A, B].map(|group| join(&mut world, group));
     for ctx in all {
         world.start(ctx, 1_000_000 * MS).unwrap();
@@ -180,7 +171,7 @@ fn a_reserved_slot_serves_its_group_only() {
 
 #[test]
 fn a_job_of_another_group_leaves_at_once() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (join(&mut world, A), join(&mut world, B));
     world.start(b, 1_000 * MS).unwrap();
     world.set_exclusive(1, Some(A)).unwrap();
@@ -217,7 +208,7 @@ fn a_reservation_ends_with_the_registration() {
 
 #[test]
 fn reservations_that_are_refused() {
-    let mut world = World::new(&[FERMATA; 2], 8);
+    let mut world = World::new(&[IRQ; 2], 8);
     let b = join(&mut world, B);
     assert_eq!(world.set_exclusive(0b101, Some(A)), Err(Refusal::NoSlot));
     world.set_exclusive(0b01, Some(A)).unwrap();
@@ -425,16 +416,7 @@ fn a_weight_holds_at_once_and_lasts() {
 
 #[test]
 fn a_weight_is_that_of_the_group_everywhere() {
-    let mut world = World::new(
-        &[
-            FERMATA,
-            SlotPlan {
-                class: 1,
-                ..FERMATA
-            },
-        ],
-        16,
-    );
+    let mut world = World::new(&[IRQ, SlotPlan { class: 1, ..IRQ }], 16);
     let first = open(&mut world, A, 100);
     assert_eq!(weigh(&mut world, A, 0), Err(Refusal::Range));
     assert_eq!(weigh(&mut world, A, 10_001), Err(Refusal::Range));

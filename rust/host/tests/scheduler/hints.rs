@@ -4,7 +4,7 @@
 //! arrive is charged for it.
 
 use crate::model::check::start;
-use crate::model::{cases, ns, sid, World, CRITICAL, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, World, CRITICAL, ENDLESS, IRQ, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
 };
@@ -517,7 +517,7 @@ fn setting() -> impl Strategy<Value = Setting> {
 
 /// Returns how long the slots worked for each honest context, without saves and restores.
 fn work(setting: &Setting, lie: bool) -> Vec<u64> {
-    let mut world = World::new(&vec![FERMATA; setting.slots], 16);
+    let mut world = World::new(&vec![IRQ; setting.slots], 16);
     world.set_policy(setting.policy).unwrap();
     for slot in &mut world.card.slots {
         slot.save = setting.save;

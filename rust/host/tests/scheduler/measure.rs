@@ -9,11 +9,11 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
-use crate::model::{ns, sid, World, BASE, CRITICAL, ENDLESS, FERMATA, MS, US};
+use crate::model::{ns, sid, World, BASE, CRITICAL, ENDLESS, IRQ, MS, US};
 
 #[test]
 fn there_is_a_gap_between_any_two_runs_that_follow_each_other() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let pair = [world.tenant(2 * MS), world.tenant(2 * MS)];
         for ctx in pair {
@@ -34,7 +34,7 @@ fn there_is_a_gap_between_any_two_runs_that_follow_each_other() {
 
 #[test]
 fn a_slot_that_nobody_wants_is_no_gap() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let ctx = world.tenant(2 * MS);
         for _ in 0..3 {
@@ -49,7 +49,7 @@ fn a_slot_that_nobody_wants_is_no_gap() {
 
 #[test]
 fn a_timer_that_comes_late_overruns_the_slice() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     world.timer_delay = 300 * US;
     let pair = [world.tenant(2 * MS), world.tenant(2 * MS)];
     for ctx in pair {
@@ -63,7 +63,7 @@ fn a_timer_that_comes_late_overruns_the_slice() {
 
 #[test]
 fn an_arrival_lasts_until_the_first_start_only() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.start(a, ENDLESS).unwrap();
     world.run_for(5 * MS);
@@ -82,7 +82,7 @@ fn an_arrival_lasts_until_the_first_start_only() {
 
 #[test]
 fn a_job_that_was_held_before_it_ran_has_no_arrival() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.start(a, ENDLESS).unwrap();
     world.run_for(MS);
@@ -98,7 +98,7 @@ fn a_job_that_was_held_before_it_ran_has_no_arrival() {
 
 #[test]
 fn urgent_arrivals_stand_at_their_slot() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let a = world.tenant(2 * MS);
     let urgent = Params {
         urgency: Urgency::LatencyCritical,
@@ -122,7 +122,7 @@ fn urgent_arrivals_stand_at_their_slot() {
 
 /// One slot, and a job without end on it.
 fn busy(params: Params) -> (World, ContextId) {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.open(0, params).unwrap();
     world.start(ctx, ENDLESS).unwrap();
     world.run_for(MS);

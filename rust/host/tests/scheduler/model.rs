@@ -56,7 +56,7 @@ pub struct SlotPlan {
     pub relay: bool,
 }
 
-pub const FERMATA: SlotPlan = SlotPlan {
+pub const IRQ: SlotPlan = SlotPlan {
     base: None,
     class: 0,
     reset_before_resume: false,
@@ -65,10 +65,7 @@ pub const FERMATA: SlotPlan = SlotPlan {
     relay: false,
 };
 
-pub const RELAY: SlotPlan = SlotPlan {
-    relay: true,
-    ..FERMATA
-};
+pub const RELAY: SlotPlan = SlotPlan { relay: true, ..IRQ };
 
 pub const BASE: SlotPlan = SlotPlan {
     base: Some((500_000, 200_000)),
@@ -147,7 +144,7 @@ pub fn ns(t: u64) -> Time {
 
 /// Returns a world of equal slots under a policy.
 pub fn world(slots: usize, policy: PolicyKind) -> World {
-    let mut world = World::new(&vec![FERMATA; slots], 64);
+    let mut world = World::new(&vec![IRQ; slots], 64);
     world.set_policy(policy).unwrap();
     world
 }
@@ -162,7 +159,7 @@ impl World {
                     settle: Duration::from_ns(settle),
                 },
                 None if plan.relay => Profile::Relay,
-                None => Profile::Fermata,
+                None => Profile::Irq,
             };
             let mut model = CardSlot::new(plan.base, plan.reset_before_resume, plan.granularity);
             model.queues = plan.queues;

@@ -6,11 +6,11 @@ use fermata_sched_host::sched::{
     ContextId, Duration, Event, JobState, NewJob, Params, PolicyKind, Refusal, SlotState, Wake,
 };
 
-use crate::model::{ns, sid, SlotPlan, World, BASE, ENDLESS, FERMATA, MS, RELAY};
+use crate::model::{ns, sid, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY};
 
 #[test]
 fn values_out_of_range() {
-    let mut world = World::new(&[FERMATA], 4);
+    let mut world = World::new(&[IRQ], 4);
     let ctx = world.tenant(MS);
     let slice = |timeslice| Params {
         timeslice,
@@ -45,7 +45,7 @@ fn values_out_of_range() {
 
 #[test]
 fn capacity_and_stale_ids() {
-    let mut world = World::new(&[FERMATA], 2);
+    let mut world = World::new(&[IRQ], 2);
     let (a, b) = (world.tenant(MS), world.tenant(MS));
     assert_eq!(world.open(0, Params::DEFAULT), Err(Refusal::NoSpace));
     world.close(a).unwrap();
@@ -74,7 +74,7 @@ fn capacity_and_stale_ids() {
 
 #[test]
 fn each_request_in_each_state() {
-    let mut world = World::new(&[FERMATA], 4);
+    let mut world = World::new(&[IRQ], 4);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     let hold = |ctx| Event::Preempt { ctx, hold: true };
     for event in [hold(a), Event::Resume { ctx: a }] {
@@ -107,7 +107,7 @@ fn each_request_in_each_state() {
 /// The slot stays vacant until the RESUME, and a hint is taken back.
 #[test]
 fn a_job_that_starts_held() {
-    for plan in [FERMATA, RELAY] {
+    for plan in [IRQ, RELAY] {
         for (saved, wait) in [(false, 5 * MS), (true, 5 * MS), (true, MS)] {
             let mut world = World::new(&[plan], 4);
             let a = world.tenant(2 * MS);
@@ -145,7 +145,7 @@ fn a_job_that_starts_held() {
 
 #[test]
 fn resume_takes_a_hold_back() {
-    let mut world = World::new(&[FERMATA], 4);
+    let mut world = World::new(&[IRQ], 4);
     let a = world.tenant(2 * MS);
     world.start(a, 5 * MS).unwrap();
     world.run_for(MS);
@@ -158,7 +158,7 @@ fn resume_takes_a_hold_back() {
 
 #[test]
 fn parameters_hold_at_once() {
-    let mut world = World::new(&[FERMATA, FERMATA], 4);
+    let mut world = World::new(&[IRQ, IRQ], 4);
     let first = Params {
         mask: 1,
         timeslice: Duration::from_ms(1_000),
@@ -206,7 +206,7 @@ fn runs(world: &World, ctx: ContextId) -> bool {
 
 #[test]
 fn a_disabled_context_waits_and_goes_on() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = world(&[plan]);
         let a = world.tenant(2 * MS);
         world.start(a, 20 * MS).unwrap();
@@ -233,7 +233,7 @@ fn a_disabled_context_waits_and_goes_on() {
 
 #[test]
 fn the_jobs_of_a_disabled_context_are_accepted() {
-    let mut world = world(&[FERMATA]);
+    let mut world = world(&[IRQ]);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.set_enabled(a, false).unwrap();
     world.start(a, 5 * MS).unwrap();
@@ -266,7 +266,7 @@ fn the_jobs_of_a_disabled_context_are_accepted() {
 
 #[test]
 fn time_disabled_is_not_made_up_for() {
-    let mut world = world(&[FERMATA]);
+    let mut world = world(&[IRQ]);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     for ctx in [a, b] {
         world.start(ctx, ENDLESS).unwrap();
@@ -285,7 +285,7 @@ fn time_disabled_is_not_made_up_for() {
 /// Disabled contexts do not keep the starvation boost from other contexts.
 #[test]
 fn the_boost_sees_past_disabled_contexts() {
-    let mut world = World::new(&[FERMATA], 16);
+    let mut world = World::new(&[IRQ], 16);
     world.set_policy(PolicyKind::Priority).unwrap();
     world.set_boost(Duration::from_ms(20)).unwrap();
     let low = Params {
@@ -309,7 +309,7 @@ fn the_boost_sees_past_disabled_contexts() {
 /// can still change parameters, but cannot name slots that are out of service.
 #[test]
 fn quarantine_of_the_last_slot_fails_jobs_of_disabled_contexts() {
-    let mut world = world(&[FERMATA]);
+    let mut world = world(&[IRQ]);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.set_enabled(b, false).unwrap();
     world.start(b, ENDLESS).unwrap();

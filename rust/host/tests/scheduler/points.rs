@@ -4,7 +4,7 @@
 
 use crate::model::card::Engine;
 use crate::model::check::{ended, pause, start};
-use crate::model::{ns, sid, SlotPlan, World, BASE, FERMATA, MS, US};
+use crate::model::{ns, sid, SlotPlan, World, BASE, IRQ, MS, US};
 use fermata_sched_host::sched::{
     Action, Duration, Event, Failure, JobState, NewJob, Params, PauseCause, Profile, SlotState,
     Wake,
@@ -39,7 +39,7 @@ fn saved(replayable: bool) -> NewJob {
 
 #[test]
 fn point_01_lost_pause_is_written_again() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let (mut world, pair) = contended(plan);
         world.card.slots[0].ignore_pauses = 3;
         world.run_for(200 * MS);
@@ -54,7 +54,7 @@ fn point_01_lost_pause_is_written_again() {
 
 #[test]
 fn point_01_repeated_pause_needs_no_read() {
-    let (mut world, _) = contended(FERMATA);
+    let (mut world, _) = contended(IRQ);
     world.card.slots[0].ignore_pauses = 2;
     world.run_for(5 * MS);
     let stats = world.machine.slot_stats(S0, ns(world.now)).unwrap();
@@ -64,7 +64,7 @@ fn point_01_repeated_pause_needs_no_read() {
 #[test]
 fn point_02_finish_beats_pause() {
     // The job ends when PAUSE arrives, or just before the PAUSE, or its interrupt comes after the PAUSE.
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         for (on_pause, irq_delay) in [(true, 0), (false, 0), (false, 100 * US)] {
             let mut world = World::new(&[plan], 8);
             let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
@@ -113,7 +113,7 @@ fn point_02_finish_beats_hold() {
 #[test]
 fn point_03_snapshot_only_after_paused() {
     // A torn save fails the job, which is not resumed from this or an older snapshot.
-    let (mut world, [a, b]) = contended(FERMATA);
+    let (mut world, [a, b]) = contended(IRQ);
     world.run_for(5 * MS);
     assert_eq!(world.stats(a).preemptions, 1);
     world.card.slots[0].torn = true;
@@ -149,7 +149,7 @@ fn torn(
 
 #[test]
 fn point_03_a_replayable_job_begins_anew_three_times() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start_as(ctx, 20 * MS, true).unwrap();
     for round in 1..=3 {
@@ -168,7 +168,7 @@ fn point_03_a_replayable_job_begins_anew_three_times() {
 
 #[test]
 fn point_03_a_replayed_job_is_held_at_its_beginning() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start_as(ctx, 20 * MS, true).unwrap();
     for round in 1..=2 {
@@ -192,7 +192,7 @@ fn point_03_a_replayed_job_is_held_at_its_beginning() {
 
 #[test]
 fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let ctx = world.tenant(2 * MS);
         world
@@ -213,7 +213,7 @@ fn point_07_a_job_goes_on_from_a_state_that_was_brought_in() {
 
 #[test]
 fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start_from(ctx, 20 * MS, saved(false), MS).unwrap();
     let snapshot = failed(Failure::Snapshot);
@@ -230,7 +230,7 @@ fn point_07_a_state_that_was_brought_in_and_is_lost_fails_the_job() {
 /// A job that yields lets the next one go first, whether it is resumed afterwards or replayed.
 #[test]
 fn point_03_a_replayed_job_waits_behind_the_next() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let [ctx, other] = [0; 2].map(|_| world.tenant(100 * MS));
     world.start_as(ctx, 20 * MS, true).unwrap();
     world.start(other, 20 * MS).unwrap();
@@ -246,7 +246,7 @@ fn point_03_a_replayed_job_waits_behind_the_next() {
 /// An engine that does not respond counts as hung: its job would hang it again.
 #[test]
 fn point_03_a_timeout_is_final() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let ctx = world.tenant(2 * MS);
         world.start_as(ctx, 20 * MS, true).unwrap();
@@ -263,7 +263,7 @@ fn point_03_a_timeout_is_final() {
 /// The owner closes the context while the save is torn: the job is released, and not queued again.
 #[test]
 fn point_03_nothing_is_replayed_for_the_dead() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let ctx = world.tenant(2 * MS);
     world.start_as(ctx, 20 * MS, true).unwrap();
     world.run_for(5 * MS);
@@ -279,7 +279,7 @@ fn point_03_nothing_is_replayed_for_the_dead() {
 fn point_03_a_snapshot_is_used_once() {
     // Saved, resumed, and then stopped by force: the snapshot is older than the arena, so the job
     // fails.
-    let (mut world, [a, b]) = contended(FERMATA);
+    let (mut world, [a, b]) = contended(IRQ);
     world.run_for(5 * MS);
     assert!(world.stats(a).resumes == 1 && world.stats(a).slot.is_some());
     world.card.set_hang(0);
@@ -291,7 +291,7 @@ fn point_03_a_snapshot_is_used_once() {
 
 #[test]
 fn point_03_paused_that_nobody_asked_for_is_no_save() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let a = world.tenant(2 * MS);
     world.start(a, 20 * MS).unwrap();
     world.run_for(MS);
@@ -303,7 +303,7 @@ fn point_03_paused_that_nobody_asked_for_is_no_save() {
 
 #[test]
 fn point_04_timeout_resets_and_fails_only_the_guilty() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan, plan], 8);
         let one = Params {
             mask: 1,
@@ -336,7 +336,7 @@ fn point_04_timeout_resets_and_fails_only_the_guilty() {
 
 #[test]
 fn point_04_the_timeout_is_the_contexts_own() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let params = Params {
         preempt_timeout: Duration::from_ms(30),
         ..Params::DEFAULT
@@ -354,7 +354,7 @@ fn point_04_the_timeout_is_the_contexts_own() {
 #[test]
 fn point_04_late_timers_are_no_proof_of_a_hang() {
     // The caller was stalled for longer than the timeout, and the first PAUSE was lost.
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let a = world.tenant(2 * MS);
     world.start(a, 500 * MS).unwrap();
     world.run_for(MS);
@@ -370,7 +370,7 @@ fn point_04_late_timers_are_no_proof_of_a_hang() {
 #[test]
 fn point_04_a_last_look_before_the_reset() {
     // The job was saved in time, only its interrupt was lost.
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let params = Params {
         preempt_timeout: Duration::from_ms(5),
         ..Params::DEFAULT
@@ -406,7 +406,7 @@ fn point_04_a_status_from_before_the_start_is_no_proof_of_a_hang() {
 
 #[test]
 fn point_04_a_slot_that_does_not_reset_is_quarantined() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan, plan], 8);
         let one = Params {
             mask: 1,
@@ -488,7 +488,7 @@ fn point_05_settling_begins_when_the_reset_has_arrived() {
 
 #[test]
 fn point_05_a_job_stopped_by_force_is_flushed_on_fermata() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let a = world.tenant(2 * MS);
     world.start(a, 20 * MS).unwrap();
     world.run_for(MS);
@@ -514,7 +514,7 @@ fn point_05_a_job_stopped_by_force_is_flushed_on_fermata() {
 
 #[test]
 fn point_06_order_at_death() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         // In each state of the slot: running, pausing, being reset; and for a waiting context.
         for (step, pause) in [
             (MS, false),
@@ -558,7 +558,7 @@ fn point_06_order_at_death() {
 
 #[test]
 fn point_09_results_are_captured_before_the_hand_over() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let (mut world, [a, b]) = contended(plan);
         world.run_for(200 * MS);
         // The model checks that each capture precedes the reset and the next load.
@@ -573,7 +573,7 @@ fn point_09_results_are_captured_before_the_hand_over() {
 
 #[test]
 fn point_11_a_slice_is_longer_by_the_cost_of_the_restore() {
-    let (mut world, [a, b]) = contended(FERMATA);
+    let (mut world, [a, b]) = contended(IRQ);
     world.card.slots[0].save = 700 * US;
     world.card.slots[0].restore = 700 * US;
     world.run_for(100 * MS);
@@ -586,7 +586,7 @@ fn point_11_a_slice_is_longer_by_the_cost_of_the_restore() {
 
 #[test]
 fn point_11_nobody_starves_and_nobody_is_paused_in_vain() {
-    let mut world = World::new(&[FERMATA], 16);
+    let mut world = World::new(&[IRQ], 16);
     let tenants: Vec<_> = (0..5).map(|_| world.tenant(MS)).collect();
     world.start(tenants[0], 20 * MS).unwrap();
     world.run_for(10 * MS);
@@ -608,7 +608,7 @@ fn point_11_nobody_starves_and_nobody_is_paused_in_vain() {
 
 #[test]
 fn point_11_time_adds_up_in_nanoseconds() {
-    let (mut world, [a, b]) = contended(FERMATA);
+    let (mut world, [a, b]) = contended(IRQ);
     world.run_until(10 * MS + 123);
     let (a, b) = (world.stats(a), world.stats(b));
     let stats = world.machine.slot_stats(S0, ns(world.now)).unwrap();
@@ -622,7 +622,7 @@ fn point_11_time_adds_up_in_nanoseconds() {
 fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
     // The restore takes nine times as long as the slice, and ends just before the second repetition
     // of the PAUSE.
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (world.tenant(100 * US), world.tenant(100 * US));
     world.card.slots[0].save = 20 * US;
     world.card.slots[0].restore = 869 * US;
@@ -641,7 +641,7 @@ fn point_12_pause_in_a_restore_is_dropped_and_progress_is_made() {
 
 #[test]
 fn point_12_preempt_right_after_resume() {
-    for plan in [FERMATA, BASE] {
+    for plan in [IRQ, BASE] {
         let mut world = World::new(&[plan], 8);
         let a = world.tenant(2 * MS);
         world.start(a, 5 * MS).unwrap();
@@ -668,7 +668,7 @@ fn point_12_preempt_right_after_resume() {
 
 #[test]
 fn point_13_an_old_finish_is_not_a_new_one() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.start(a, MS).unwrap();
     world.run_for(2 * MS);
@@ -690,7 +690,7 @@ fn point_13_an_old_finish_is_not_a_new_one() {
 
 #[test]
 fn point_13_a_start_that_was_not_taken_is_noticed() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
     world.start(a, MS).unwrap();
     world.run_for(2 * MS);
@@ -739,7 +739,7 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
         wake: Wake::Done,
     });
     assert!(world.log[wake].0 >= world.log[capture].0 + settle);
-    // The same for a hold; on fermata FINISH itself reports the end.
+    // The same for a hold; on irq FINISH itself reports the end.
     world.start(a, 9 * MS).unwrap();
     world.run_for(MS);
     world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
@@ -760,7 +760,7 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
 
 #[test]
 fn a_switch_is_one_pause_and_no_read() {
-    let mut plan = FERMATA;
+    let mut plan = IRQ;
     plan.reset_before_resume = true;
     let (mut world, [a, b]) = contended(plan);
     world.run_for(5 * MS);
@@ -803,7 +803,7 @@ fn a_switch_is_one_pause_and_no_read() {
 
 #[test]
 fn no_read_in_slices_of_ten_milliseconds() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     for _ in 0..2 {
         let ctx = world.tenant(10 * MS);
         world.start(ctx, 45 * MS).unwrap();
@@ -828,7 +828,7 @@ fn no_read_in_slices_of_ten_milliseconds() {
 
 #[test]
 fn a_lost_interrupt_costs_ten_milliseconds() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let a = world.tenant(2 * MS);
     world.card.slots[0].lose_irqs = 1;
     world.start(a, MS).unwrap();
@@ -847,7 +847,7 @@ fn a_lost_interrupt_costs_ten_milliseconds() {
 
 #[test]
 fn gone_ends_everything() {
-    let mut world = World::new(&[FERMATA, BASE], 8);
+    let mut world = World::new(&[IRQ, BASE], 8);
     let tenants: Vec<_> = (0..4).map(|_| world.tenant(MS)).collect();
     for &ctx in &tenants {
         world.start(ctx, 50 * MS).unwrap();

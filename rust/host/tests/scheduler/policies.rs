@@ -12,7 +12,7 @@ use fermata_sched_host::{card, storage};
 use proptest::prelude::*;
 
 use crate::model::check::{check_shares, ran, shares};
-use crate::model::{cases, ns, sid, world, SlotPlan, World, BASE, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, world, SlotPlan, World, BASE, ENDLESS, IRQ, MS, US};
 
 fn weighted(world: &mut World, weight: u16) -> ContextId {
     let params = Params {
@@ -350,7 +350,7 @@ const CLEARING: u64 = MS;
 
 /// Two contexts, each in its own group, with jobs that do not end, on one slot.
 fn loading() -> (World, [ContextId; 2]) {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     world.set_policy(PolicyKind::Fair).unwrap();
     let pair = [1, 2].map(|group| world.tenant_in(GroupKey(group), SLICE));
     for ctx in pair {

@@ -3,7 +3,7 @@
 //! Engines that leave their slot when their queue is empty, and the doorbell that makes them
 //! return.
 
-use crate::model::{sid, SlotPlan, World, ENDLESS, FERMATA, MS};
+use crate::model::{sid, SlotPlan, World, ENDLESS, IRQ, MS};
 use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, JobState, NewJob, Params, PolicyKind, Refusal, Status, Time,
     Urgency, Wake,
@@ -11,7 +11,7 @@ use fermata_sched_host::sched::{
 
 const QUEUE: SlotPlan = SlotPlan {
     queues: true,
-    ..FERMATA
+    ..IRQ
 };
 
 fn world() -> World {
@@ -230,7 +230,7 @@ fn hinted() {
 /// An engine without a queue does not leave by itself, and never reports an empty queue.
 #[test]
 fn only_engines_with_a_queue() {
-    let mut world = World::new(&[FERMATA], 2);
+    let mut world = World::new(&[IRQ], 2);
     let ctx = world.open(0, Params::DEFAULT).unwrap();
     world.start(ctx, ENDLESS).unwrap();
     world.run_for(MS);

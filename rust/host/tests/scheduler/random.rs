@@ -4,7 +4,7 @@
 //! event are in `model/check.rs` and, from the card's side, in `model/card.rs`; this file checks
 //! the end state.
 
-use crate::model::{cases, ns, sid, SlotPlan, World, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, SlotPlan, World, IRQ, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, GroupSettings, JobState, NewJob, Params, PolicyKind,
     PreemptGranularity, SlotState, Time, Urgency,
@@ -429,7 +429,7 @@ impl Play {
     }
 
     fn fault(&mut self, i: usize, kind: Fault) {
-        let fermata = self.world.plans[i].base.is_none();
+        let is_base = self.world.plans[i].base.is_some();
         let slot = &mut self.world.card.slots[i];
         match kind {
             Fault::Pauses(n) => slot.ignore_pauses = n,
@@ -439,7 +439,7 @@ impl Play {
             Fault::Resets(n) if n < 3 => slot.ignore_resets = n,
             Fault::Resets(_) => slot.ignore_resets = u32::MAX,
             Fault::FinishOnPause => slot.finish_on_pause = true,
-            Fault::Torn if fermata => slot.torn = true,
+            Fault::Torn if !is_base => slot.torn = true,
             Fault::Window => slot.fault = true,
             Fault::IgnoresPauses => slot.ignore_pauses = u32::MAX,
             Fault::Torn => {}
@@ -611,7 +611,7 @@ proptest! {
 #[test]
 fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
     let setting = Setting {
-        plans: vec![FERMATA; 3],
+        plans: vec![IRQ; 3],
         save: 1000,
         restore: 1000,
         start_lag: 0,

@@ -3,7 +3,7 @@
 //! Registered groups: settings that persist without contexts, caps, ceilings, and contexts that
 //! move.
 
-use crate::model::{cases, ns, sid, world, SlotPlan, World, ENDLESS, FERMATA, MS, US};
+use crate::model::{cases, ns, sid, world, SlotPlan, World, ENDLESS, IRQ, MS, US};
 use fermata_sched_host::sched::{
     CardConfig, ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind,
     Refusal, Scheduler, SlotState, Urgency,
@@ -231,7 +231,7 @@ fn a_cap_begins_without_a_debt() {
 /// is free.
 #[test]
 fn a_group_above_takes_no_place_of_the_group_below() {
-    let mut world = World::new(&[FERMATA], 2);
+    let mut world = World::new(&[IRQ], 2);
     for key in 1..20 {
         let ctx = world.open_in(GroupKey(key), 0, Params::DEFAULT).unwrap();
         world.close(ctx).unwrap();
@@ -248,11 +248,8 @@ fn a_group_above_takes_no_place_of_the_group_below() {
 /// One cap applies to contexts on slots of several classes.
 #[test]
 fn a_cap_is_shared_by_contexts_of_several_classes() {
-    let other = SlotPlan {
-        class: 1,
-        ..FERMATA
-    };
-    let mut world = World::new(&[FERMATA, other], 8);
+    let other = SlotPlan { class: 1, ..IRQ };
+    let mut world = World::new(&[IRQ, other], 8);
     world.set_group(A, capped(50)).unwrap();
     let both = [0, 1].map(|class| world.open_in(A, class, Params::DEFAULT).unwrap());
     world.run_for(500 * MS);
@@ -268,11 +265,8 @@ fn a_cap_is_shared_by_contexts_of_several_classes() {
 /// Its contexts are throttled a few at a time.
 #[test]
 fn crowd_at_its_cap_keeps_no_other_class_from_its_slots() {
-    let other = SlotPlan {
-        class: 1,
-        ..FERMATA
-    };
-    let mut world = World::new(&[FERMATA, other], 128);
+    let other = SlotPlan { class: 1, ..IRQ };
+    let mut world = World::new(&[IRQ, other], 128);
     world.set_policy(PolicyKind::RoundRobin).unwrap();
     world.set_group(A, capped(5)).unwrap();
     world.run_for(500 * MS);
@@ -516,7 +510,7 @@ fn many_of_a_group_at_its_cap_do_not_stop_others() {
 
 #[test]
 fn groups_nest_four_deep_and_in_no_circle() {
-    let mut world = World::new(&[FERMATA], 8);
+    let mut world = World::new(&[IRQ], 8);
     let key = |n: u64| GroupKey(100 + n);
     world.nest(key(1), None, 100).unwrap();
     for n in 2..=4 {

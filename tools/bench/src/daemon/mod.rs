@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What people use without a driver: a daemon that owns the card through vfio-pci, shares the card
 //! among clients of a UNIX socket, and preempts by the same protocol (docs/switch.md, irq
-//! card). The daemon is as fast as its authors could make it, so that the comparison is fair:
+//! profile). The daemon is as fast as its authors could make it, so that the comparison is fair:
 //!
 //! - one thread, one epoll loop; a switch allocates nothing;
 //! - the card's interrupt and the timer are edge-triggered and never read, which saves a system

@@ -58,7 +58,7 @@ impl Card {
                 return Ok(Self { path, relay });
             }
         }
-        bail!("no card of the fermata profile is plugged")
+        bail!("no card of the irq or the relay profile is plugged")
     }
 
     fn driver(&self) -> Option<String> {

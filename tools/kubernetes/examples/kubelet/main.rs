@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `kubelet PROGRAM`: acts as the kubelet and as the API server for the program, in a machine with
-//! two emulated cards, a relay card and a card of the fermata profile. Prints TAP.
+//! two emulated cards, a relay card and a card of the irq profile. Prints TAP.
 
 #![allow(missing_docs, reason = "a test")]
 

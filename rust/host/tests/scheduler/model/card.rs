@@ -72,10 +72,10 @@ pub struct CardSlot {
     posted: bool,
     dma: Option<(ContextId, u64)>,
     lag: Option<(u64, u64)>,
-    /// Fermata: reset while working, and the status was not read since: DMA may be under way.
+    /// irq and relay: reset while working, and the status was not read since: DMA may be under way.
     unflushed: bool,
     bits: u64,
-    /// Fermata: how long the last START_RESUME took to restore, in us; 0 while it restores.
+    /// irq and relay: how long the last START_RESUME took to restore, in us; 0 while it restores.
     restored: u64,
     // Misbehaviour, switched on by tests.
     pub ignore_pauses: u32,
