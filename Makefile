@@ -21,7 +21,7 @@ MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 KERNEL ?= 7.2
 BOOT ?=
 
-.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs bench-instructions bench-sched bench-latency bench-queue travel epoch guest-demo slurm-demo criu-plugin kubernetes kubernetes-test
+.PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs instructions bench-sched bench-latency bench-queue travel epoch guestdemo slurm-demo criu-plugin kubernetes cluster
 
 modules:
 ifneq ($(wildcard $(KDIR)/rust/libkernel.rmeta),)
@@ -103,7 +103,7 @@ bench-docs:
 	@$(call DOC_PICTURE,bench-gap,bench-gap)
 	@$(call DOC_PICTURE,bench-arrival,bench-arrival)
 
-bench-instructions:
+instructions:
 	@vm/run instructions
 	@vm/run instructions module
 	@vm/run instructions module --profile relay
@@ -123,9 +123,9 @@ travel:
 	@vm/run travel
 
 epoch:
-	@vm/run demo epoch
+	@vm/run epoch
 
-guest-demo:
+guestdemo:
 	@vm/run guestdemo
 
 slurm-demo: criu-plugin
@@ -150,7 +150,7 @@ kubernetes:
 	@$(call keep,$(KUBERNETES)/fermata-kubernetes,$(KEPT)/fermata-kubernetes,-s)
 	@$(call keep,$(KUBERNETES)/examples/kubelet,$(KEPT)/kubelet,-s)
 
-kubernetes-test:
+cluster:
 	@$(MAKE) --no-print-directory kubernetes PROFILE=dev
 	@vm/run cluster
 
@@ -169,11 +169,11 @@ help:
 	@echo '                         make demo-docs puts the picture of some turns into docs/'
 	@echo '  make travel            jobs go to a file and back, to another card, to another machine; build/reports/travel.json'
 	@echo '  make epoch             the first figure of EPOCH, with its costs, as a picture: build/reports/epoch.svg'
-	@echo '  make guest-demo        a virtual machine in the machine has a share of the card (5 minutes)'
+	@echo '  make guestdemo         a virtual machine in the machine has a share of the card (5 minutes)'
 	@echo '  make slurm-demo        six jobs of two users on two nodes of Slurm, one of which is drained (3 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
 	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
-	@echo '  make kubernetes-test   the device plugin with the API server, the scheduler and the kubelet of Kubernetes 1.20.2, which are built first'
+	@echo '  make cluster           the device plugin with the API server, the scheduler and the kubelet of Kubernetes 1.20.2, which are built first'
 	@echo '                         (18 minutes) from Debian'"'"'s source, and kept'
 	@echo '  make check             everything that a change can break, tried once (docs/testing.md has the times); the last line counts'
 	@echo '  make check-all         all checks of make check, and those that take longer (about an hour)'
@@ -186,7 +186,7 @@ help:
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
 	@echo '  make bench             with and without relay, beside a daemon on vfio-pci, no preemption, two bounds (BENCH=--quick: a short run; docs/benchmarks.md has the times);'
 	@echo '                         tables, plots, build/reports/bench.json; make bench-docs puts them into docs/'
-	@echo '  make bench-instructions  instructions of a switch and of a call; build/reports/{module-,}instructions.json'
+	@echo '  make instructions      instructions of a switch and of a call; build/reports/{module-,}instructions.json'
 	@echo '  make bench-sched       what a decision costs with 2 to 65,536 contexts; build/reports/bench-sched.json'
 	@echo '  make bench-latency     how soon latency-critical work has a slot with 2, 64 and 1,000 contexts; build/reports/latency.json'
 	@echo '  make bench-queue       jobs posted to a queue, and started by a call each: system calls, times; build/reports/queue.json'

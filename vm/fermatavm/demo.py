@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The demos of docs/testing.md: boot a machine with an IOMMU, run fermata-demo in it, keep the report in build/reports/, and draw what
-the slots did. Usage: python3 -m fermatavm.demo [busy|epoch] [OPTION of vm/boot]...
+the slots did. Usage: python3 -m fermatavm.demo [busy] [OPTION of vm/boot]...
 
 Without a word (make demo), tenants share a card. The pictures show the whole run and some turns; the trace for Perfetto has the
 driver's view and, below, the card's. The demo fails if the two views differ.
@@ -8,7 +8,7 @@ driver's view and, below, the card's. The demo fails if the two views differ.
 busy: the demo of make demo on a busy machine, as in make bench: a program computes on each CPU of the guest, and the CPUs have a lower
 priority than the card. Prints whether the target for the gap is met (docs/benchmarks.md); a missed target is no failure. Draws nothing.
 
-epoch (make epoch): the first figure of EPOCH and its basic benchmark, with EPOCH's costs of a frame, drawn from the card's log.
+fermatavm.epoch (make epoch): the first figure of EPOCH and its basic benchmark, with EPOCH's costs of a frame, drawn from the card's log.
 """
 
 import gzip
@@ -102,9 +102,8 @@ def epoch(arguments):
 
 
 def main():
-    demos = {"busy": busy, "epoch": epoch}
-    if sys.argv[1:2] and sys.argv[1] in demos:
-        sys.exit(demos[sys.argv[1]](sys.argv[2:]))
+    if sys.argv[1:2] == ["busy"]:
+        sys.exit(busy(sys.argv[2:]))
     sys.exit(demo(sys.argv[1:]))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check the help of the scripts in vm/, which is the comment at the head of each: it must equal the help of the script's parser, and
---help must need no build root, no Python and no HOME. Also check that vm/clean-cache removes nothing if its option is misspelt.
+--help must need no build root, no Python and no HOME. A target of make that calls vm/run must have the name of the program, with dashes
+for spaces. Also check that vm/clean-cache removes nothing if its option is misspelt.
 
 --update writes the help of the scripts that have a parser; commit the result.
 """
@@ -43,7 +44,19 @@ def help_of(script, commands):
     return done.stdout if done.returncode == 0 and not done.stderr else f"status {done.returncode}: {done.stderr}"
 
 
+def programs_of_targets():
+    """Yield each target of the Makefile that calls vm/run, with the words of each call before the first option or variable."""
+    for target, recipe in re.findall(r"(?m)^([\w-]+):.*\n((?:\t.*\n)+)", (TOP / "Makefile").read_text()):
+        for call in re.findall(r"@vm/run (.*)", recipe):
+            yield target, re.match(r"(?:[a-z]+\b ?)+", call).group().split()
+
+
 def complaints():
+    for target, words in programs_of_targets():
+        if target not in ("-".join(words[:count]) for count in range(1, 1 + len(words))):
+            yield f"make {target} has another name than vm/run {' '.join(words)}"
+        if not re.search(rf"(?m)^#   {words[0]}\b", (FOLDER / "run").read_text()):
+            yield f"vm/run --help does not name {words[0]}"
     with tempfile.TemporaryDirectory() as commands:
         for name in COMMANDS:
             (Path(commands) / name).symlink_to(f"/usr/bin/{name}")
