@@ -45,7 +45,6 @@ void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
 bool fermata_dma_is_translated(struct device *dev);
 bool fermata_dma_is_coherent(struct device *dev);
 void fermata_dma_cross_boundaries(struct device *dev);
-bool fermata_dma_needs_sync(struct device *dev, dma_addr_t address);
 void fermata_dma_flush(struct device *dev);
 void fermata_dma_rmb(void);
 struct page *fermata_pages_alloc(unsigned int order);

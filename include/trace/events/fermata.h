@@ -206,7 +206,7 @@ TRACE_EVENT(fermata_refused,
 			{ 0, "no-context" }, { 1, "busy" }, { 2, "no-job" },
 			{ 3, "no-slot" }, { 4, "no-space" },
 			{ 5, "admission" }, { 6, "range" }, { 7, "rate" },
-			{ 8, "gone" }, { 9, "ceiling" }))
+			{ 8, "gone" }, { 9, "ceiling" }, { 10, "depth" }))
 );
 
 /* Decisions of the scheduler, and the steps of a switch. */
