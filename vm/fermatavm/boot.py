@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
-import functools
 import hashlib
 import json
 import math
@@ -238,7 +237,7 @@ class Vm:
         any code of this project runs."""
         for patience in (HANGS_IN_BOOT, HANGS_IN_BOOT, math.inf):
             with contextlib.ExitStack() as stack:
-                self.out = out_folder(stack, self.options.name)
+                self.out = out_folder(self.options.name)
                 self.tmp = stack.enter_context(tempfile.TemporaryDirectory(prefix="vm-"))
                 self.monitor = f"{self.tmp}/stacks.qmp"
                 stack.callback(self.end)
@@ -416,31 +415,36 @@ class Vm:
         return cmd + opt.qemu
 
 
-HELD = contextlib.ExitStack()
+# The locks of build/vm/NAME and build/vm/NAME.ko by name, held until the process ends, since programs read the folder after the run.
+LOCKS = {}
 
 
-@functools.cache
 def lock_named(name):
-    """Lock build/vm/NAME for this process until the process ends, since programs read the folder after the run."""
-    HELD.enter_context(locked(BUILD / f"vm/.{name}.lock"))
+    """Lock build/vm/NAME and build/vm/NAME.ko for this process."""
+    if name not in LOCKS:
+        LOCKS[name] = contextlib.ExitStack()
+        LOCKS[name].enter_context(locked(BUILD / f"vm/.{name}.lock"))
 
 
-def lock_unnamed(stack):
-    """Lock the first of build/vm/boot, boot.1, ... that no other run uses, for this run. Return its name."""
+def lock_unnamed():
+    """Lock the first of boot, boot.1, ... that no run uses. Return the name."""
+    (BUILD / "vm").mkdir(parents=True, exist_ok=True)
     for name in ["boot", *(f"boot.{n}" for n in range(1, 100))]:
-        lock = stack.enter_context(open(BUILD / f"vm/.{name}.lock", "w"))
-        with contextlib.suppress(BlockingIOError):
+        lock = open(BUILD / f"vm/.{name}.lock", "w")
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return name
+        except BlockingIOError:
+            lock.close()
+            continue
+        LOCKS[name] = lock
+        return name
     return die("too many machines run in this checkout")
 
 
-def out_folder(stack, name):
+def out_folder(name):
     """Return the empty folder of a run, which no other process uses."""
-    (BUILD / "vm").mkdir(parents=True, exist_ok=True)
-    if name:
-        lock_named(name)
-    out = BUILD / "vm" / (name or lock_unnamed(stack))
+    lock_named(name)
+    out = BUILD / "vm" / name
     if "FERMATA_SECOND_RUN" in os.environ and out.exists():
         first = out.with_name(f"{out.name}.first")
         subprocess.run(["rm", "-rf", first], check=True)
@@ -520,7 +524,10 @@ def profile_of(options):
 
 
 def prepare(options):
-    """Make everything that a boot needs: kernel, module, card, programs of the guest. Return the kernel and the path of fermata.ko."""
+    """Make everything that a boot needs: kernel, module, card, programs of the guest. Return the kernel and the path of fermata.ko. A boot
+    without a name gets one."""
+    options.name = options.name or lock_unnamed()
+    lock_named(options.name)
     kernel = kernel_named(options.kernel).ensure()
     ko = None
     if options.module:
