@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card misbehaves: the driver copes, and reports the misbehaviour. */
+/*
+ * The card misbehaves, and the driver copes with the misbehaviour and reports it: lost and
+ * spurious interrupts, wrong state sizes, late answers and writes, long drains (base), a dead
+ * card.
+ */
 #include "kselftest_harness.h"
 #include <sys/syscall.h>
 #include "lib/calls.h"

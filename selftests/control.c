@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Seeing and controlling other contexts: by number, and only with CAP_SYS_ADMIN. */
+/* Contexts of others: they are listed, and controlled by number only with CAP_SYS_ADMIN. */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include "lib/fm.h"

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Cooperative contexts: their jobs stop at a boundary of the engine's work, as the card sees it. */
+/*
+ * Cooperative contexts: their jobs stop at a boundary of the engine's work, as the card sees it:
+ * the place, the cause, the time limit, and results of blockmix that are correct to the byte
+ * after each stop.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Contexts that the administrator disables and enables, and the effects as the card sees them. */
+/*
+ * Contexts that the administrator disables and enables, at any moment of a job and together with
+ * holding: the effect is immediate, as the card sees it, and no job is preempted for a disabled
+ * context.
+ */
 #include "kselftest_harness.h"
 #include <signal.h>
 #include <sys/wait.h>

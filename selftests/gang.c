@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Gangs: jobs are on slots together, and requests for one apply to all, as the card sees it. */
+/*
+ * Gangs: jobs start together, and are preempted, held and resumed together by a request to any
+ * member, as the card sees it. Members without a job; members that join, leave or die; other
+ * groups and users.
+ */
 #include "kselftest_harness.h"
 #include <signal.h>
 #include <sys/wait.h>

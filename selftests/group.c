@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Groups: which contexts belong together, and slots that serve only one group. */
+/*
+ * Groups: which contexts belong together, the time that the weight of a group gives, and slots
+ * that serve only one group, reserved and shared again at any moment. Groups of one context
+ * beside many, of members that sleep in turn, and of contexts that are opened anew.
+ */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include <sched.h>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Hints: a slot is vacant in time for announced jobs, and wasted hints have a cost. */
+/*
+ * Hints: a slot is vacant before the announced job arrives, and is given back. Hints that are
+ * used, withdrawn, wasted or ignored, hints of dead processes, and floods of hints.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 

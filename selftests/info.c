@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What calls report about card, slots and contexts. */
+/*
+ * What calls report about card, slots and contexts: arena and device_base; counters compared
+ * with the card's; the keys and values of /proc/PID/fdinfo.
+ */
 #include "kselftest_harness.h"
 #include <grp.h>
 #include <linux/capability.h>

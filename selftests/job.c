@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One tenant, one job: each engine's result, and the rules for registers. */
+/*
+ * One tenant, one job: each engine's result; registers on and off the slot, deferred and
+ * forwarded; windows; reads of registers per switch.
+ */
 #include "kselftest_harness.h"
 #include <sched.h>
 #include "lib/fm.h"

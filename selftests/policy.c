@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Policies, chosen by name while jobs run, and their effects as the card sees them. */
+/*
+ * Policies, chosen by name while jobs run, checked by the card's log: order, percentages by
+ * weights, budgets, caps, the starvation boost.
+ */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"

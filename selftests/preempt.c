@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Taking a job off its slot: on request, and if the engine does not cooperate. */
+/*
+ * Taking a job off its slot: hold, resume, snapshots; PAUSE and FINISH in both orders; lost,
+ * dropped and ignored PAUSEs; hangs; torn saves.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A slot that does not come out of reset: neither it nor memory that it can reach is used. */
+/*
+ * A slot that does not come out of reset: neither it nor memory that it can reach is used, and
+ * the other slots continue, until a reset of the card or another bind brings it back.
+ */
 #include "kselftest_harness.h"
 #include "lib/mem.h"
 #include "lib/sched.h"

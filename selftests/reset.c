@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The function or its bus is reset under load: jobs are saved before, and resume afterwards. */
+/*
+ * The function or its bus is reset under load: jobs are saved before, and resume afterwards. A
+ * job that cannot be saved, calls that race with resets, and errors of the link (AER), behind a
+ * root port.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include <linux/pci_regs.h>

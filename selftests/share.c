@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Several tenants share one slot: they have the same results as alone, and take turns. */
+/*
+ * Several processes share a slot, with slices of 1 and 2 ms: the same results as alone, the
+ * card's count of slices, the order of turns, and no idle slot while one waits.
+ */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"

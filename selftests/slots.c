@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Equal slots serve one queue, and contexts move between them. */
+/*
+ * Equal slots serve one queue: contexts move between them; masks; one arrival takes one slot;
+ * the first figure of EPOCH, event by event.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Histograms and counters of slots and contexts, compared with those of the card. */
+/*
+ * Histograms and counters of slots and contexts, compared with those of the card, and who may
+ * see them.
+ */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The machine sleeps: contexts keep their state, and jobs resume. */
+/*
+ * The machine sleeps: contexts keep their state, and jobs resume, across S3, the kernel's test
+ * of S3 (pm_test) and hibernation. A job that hangs.
+ */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"

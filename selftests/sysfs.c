@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The files of card and slots below /sys/class/fermata, compared with what calls return. */
+/*
+ * The files of card and slots below /sys/class/fermata, compared with what calls return; who may
+ * read and write them; unbinding under readers.
+ */
 #include "kselftest_harness.h"
 #include <dirent.h>
 #include <linux/capability.h>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The card is taken away from under open files, but the module cannot be. */
+/*
+ * The card is taken away under open files and racing calls: rmmod, reload, unbind and bind. The
+ * module cannot be taken away under open files.
+ */
 #include "kselftest_harness.h"
 #include <sys/eventfd.h>
 #include <sys/prctl.h>

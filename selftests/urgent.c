@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Latency-critical (LC) work preempts best-effort (BE) work, as the card sees it. */
+/*
+ * Latency-critical (LC) work preempts best-effort (BE) work at once, but never other latency-
+ * critical work, as the card sees it; the starvation boost; CAP_SYS_NICE.
+ */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
 #include "lib/sched.h"

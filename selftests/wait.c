@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Notification of a job's end: the call, poll(), eventfd; signals, threads, descriptors. */
+/*
+ * Notification of a job's end: the call, poll(), eventfd, deadlines; signals, O_NONBLOCK,
+ * threads, passed descriptors.
+ */
 #include "kselftest_harness.h"
 #include <poll.h>
 #include <sched.h>

@@ -4,11 +4,13 @@
 The mutations are in selftests/mutations/table.toml. First the tests that are named there must pass on the unmodified module. Then
 each mutated module is built in build/mutations/NAME and booted, and its test is run and must fail. A machine that hangs or crashes,
 or a card that finds a violation, counts as a failure. A boot may take twice the time that the test took before, and counts as hung
-if it does not end in the longer time of a second boot either. The last line is `N passed, N failed`; passed means caught.
+if it does not end in the longer time of a second boot either. The last line is `N passed, N failed`; passed means caught. The results are
+kept in build/mutations/results.json, and --table prints them, with all mutations, and writes the table to build/reports/mutations.md.
 """
 
 import argparse
 import itertools
+import json
 import math
 import re
 import shutil
@@ -24,6 +26,7 @@ from fermatavm.kernel import kernel_named
 
 TABLE = TOP / "selftests/mutations/table.toml"
 OUT = BUILD / "mutations"
+RESULTS = OUT / "results.json"
 # Factor by which a second boot may take longer.
 LONGER = 3
 PARTS = ("Kbuild", "include", "rust", "uapi")
@@ -46,7 +49,7 @@ class Mutation:
         self.program, self.test = entry["test"].split(".")
         self.kernel, self.card = entry.get("kernel", "7.2"), entry.get("card", "irq")
         self.iommu, self.params, self.boot = entry.get("iommu", "none"), entry.get("params", ""), entry.get("boot", "")
-        self.env = entry.get("env", "")
+        self.env, self.defect = entry.get("env", ""), entry.get("defect")
         self.out, self.failure, self.ko = OUT / self.name, None, None
 
     @property
@@ -177,6 +180,33 @@ def baseline(mutations):
     return bad, seconds
 
 
+def last_results():
+    """Return, by name, what the last run of each mutation in this checkout found."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def keep_result(mutation, caught, how):
+    results = last_results()
+    results[mutation.name] = {"caught": caught, "how": how, "date": time.strftime("%Y-%m-%d")}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def print_table(mutations):
+    """Print the mutations with their last results as a table in Markdown, and write it to build/reports/mutations.md."""
+    results = last_results()
+    lines = ["| mutation | what is wrong then | for | selftest (card, IOMMU) | last run here |", "| --- | --- | --- | --- | --- |"]
+    for mutation in mutations:
+        what = f"defect {mutation.defect}" if mutation.defect else f"point {mutation.point}" if mutation.point else ""
+        test = f"{mutation.program}.{mutation.test} ({mutation.card}, {mutation.iommu})"
+        result = results.get(mutation.name)
+        last = f"{'caught' if result['caught'] else 'NOT CAUGHT'}, {result['date']}" if result else "-"
+        lines.append(f"| {mutation.name} | {mutation.breaks} | {what} | {test} | {last} |")
+    text = "\n".join(lines) + "\n"
+    (BUILD / "reports").mkdir(parents=True, exist_ok=True)
+    (BUILD / "reports/mutations.md").write_text(text)
+    print(text, end="")
+
+
 def run_all(mutations, timeout):
     """Build the next mutation while one is booted. Return rows of the table."""
     rows = []
@@ -197,6 +227,7 @@ def run_all(mutations, timeout):
             caught, how = mutation.run(max(timeout, math.ceil(2 * seconds.get((mutation.configuration, test), 0))))
         print(f"[{number + 1}/{len(mutations)}] {mutation.name}: {'caught' if caught else 'NOT CAUGHT'} ({timer}): {how}", flush=True)
         rows.append((mutation, caught, how))
+        keep_result(mutation, caught, how)
         shutil.rmtree(mutation.out / "module", ignore_errors=True)
         if ahead:
             ahead.join()
@@ -208,6 +239,7 @@ def main():
     parser.add_argument("name", nargs="*", help="only these")
     parser.add_argument("--check", action="store_true", help="only see that every text still stands where the table says")
     parser.add_argument("--list", action="store_true", help="list them")
+    parser.add_argument("--table", action="store_true", help="list them with their last results, and write build/reports/mutations.md")
     parser.add_argument("--timeout", default=90, type=int, metavar="SECONDS", help="least limit for a boot (default 90)")
     args = parser.parse_args()
     mutations = [Mutation(entry) for entry in tomllib.loads(TABLE.read_text())["mutation"]]
@@ -221,6 +253,9 @@ def main():
     if args.list:
         for mutation in mutations:
             print(f"{mutation.name}: {mutation.breaks} ({mutation.program}.{mutation.test}, {mutation.card}, {mutation.iommu})")
+        return
+    if args.table:
+        print_table(mutations)
         return
     stale = 0
     for mutation in mutations:

@@ -4,6 +4,18 @@
 The sums are printed as a table and go to build/reports/reliability.json. The program fails if a boot on the named kernels, in the run of
 vm/check to which this step belongs, had a complaint of the kernel, a leak, a lost job or a violation of the card's protocol. Boots with
 planted mistakes (vm/fermatavm/planted.py) do not count.
+
+Programs write counts to a file of their machine (fm_tally()); vm/boot adds the time that the machine was up, the complaints of the kernel
+(`TROUBLE` in boot.py), and whether the card's checker counted violations. In the table,
+    kills               SIGKILL of processes with contexts, in each state of a context
+    unbinds, resets, removals, suspends
+                        through sysfs, most of them while jobs run
+    errors of the link  AER: correctable, not fatal, fatal
+    faults of the card  what the emulated card was told to do wrong; on the debug kernel also each end of a fault
+    injected faults     allocations and copies that were made to fail (selftests/failnth)
+    fuzzed calls        calls of random programs (tools/fuzz)
+    leaks               what is left after the module was unloaded, or a debugging facility that has disabled itself (selftests/leftovers)
+    lost jobs           jobs that did not end within 40 s, or had a wrong result.
 """
 
 import argparse

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Compare the selftests with what runs them and with what docs/ says about them.
+"""Compare the selftests with what runs them, with what they must cover, and with what docs/ says about them.
 
 Exits 1 with messages if
     a program that selftests/Makefile builds is neither one of those that selftests/run runs nor in SEPARATE,
-    docs/testing.md does not have each program once in its table of programs,
-    a page of docs/ names a test, as PROGRAM.TEST, that selftests/PROGRAM.c does not have, or a test without its program, or
-    docs/testing.md does not have each mutation of selftests/mutations/table.toml, with its point and test, in its table of mutations."""
+    a program does not begin with a comment that says what it tests,
+    a point or a defect of selftests/points.toml has no test, names a test that does not exist, or is missing there although a test is
+        named after it,
+    a mutation of selftests/mutations/table.toml names a test, a point or a defect that does not exist, or
+    a page of docs/ names a test, as PROGRAM.TEST, that selftests/PROGRAM.c does not have, or a test without its program.
 
+--table prints what the selftests are instead: the programs, and the tests of each point and defect. The text is also written to
+build/reports/selftests.md.
+"""
+
+import argparse
 import re
 import sys
 import tomllib
 
-from .common import TOP, die
+from .common import BUILD, TOP, die
 
 SELFTESTS = TOP / "selftests"
-TESTING = TOP / "docs/testing.md"
 
 # Programs that need a machine of their own, or are run by another program: what runs them.
 SEPARATE = {
@@ -28,10 +34,12 @@ SEPARATE = {
 TEST = re.compile(r"^(?:FM_TEST|SLOW_TEST|TEST_F_TIMEOUT|TEST|WALK\w*)\((?:\w+, )?(\w+)", re.M)
 # A name of a test in a page, with its program; a star stands for all tests whose names begin with it. Links and paths have no names.
 NAME = re.compile(r"(?<![\w./#-])(?:(\w+)\.)?(\w+)(\*?)(?![\w(/-])")
-POINT = re.compile(r"(?:point|defect)_\d\d_")
+POINT = re.compile(r"(point|defect)_(\d\d)_")
 # Code, in which names like PROGRAM.TEST are members of structures.
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
 ENDINGS = {"c", "md", "rs", "slice", "svg"}
+# The comment at the head of a program, in C or in sh.
+HEAD = re.compile(r"\A// SPDX.*\n/\*((?s:.*?))\*/|\A#!.*\n# SPDX.*\n((?:#.*\n)+)")
 
 
 def one(pattern, text):
@@ -44,15 +52,50 @@ def built():
     return one(r"^TESTS := (.*)$", makefile).split() + one(r"^TESTS32 := (.*)$", makefile).split()
 
 
+def source_of(program):
+    """Return the text of a program. The 32-bit programs are built from the same sources as those for 64 bits."""
+    for name in (f"{program}.c", program, f"{program.removesuffix('32')}.c"):
+        if (SELFTESTS / name).exists():
+            return (SELFTESTS / name).read_text()
+    return ""
+
+
 def tests_of(program):
-    source = SELFTESTS / f"{program}.c"
-    return set(TEST.findall(source.read_text())) if source.exists() else set()
+    file = SELFTESTS / f"{program}.c"
+    return TEST.findall(file.read_text()) if file.exists() else []
 
 
-def rows_below(text, head):
-    """Return the cells of the table of a page that has this head."""
-    table = one(rf"^{re.escape(head)}\n\|[ -|]*\n((?:\|.*\n)+)", text)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+def about(program):
+    """Return the first paragraph of the comment at the head of a program, in one line."""
+    found = HEAD.match(source_of(program))
+    text = re.sub(r"(?m)^[ \t]*[*#][ \t]?", "", found.group(1) or found.group(2)) if found else ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def entries(kind):
+    """Return the points or the defects that must be covered, by number."""
+    listed = tomllib.loads((SELFTESTS / "points.toml").read_text())[kind]
+    return {entry["number"]: entry for entry in listed}
+
+
+def mutations():
+    return tomllib.loads((SELFTESTS / "mutations/table.toml").read_text())["mutation"]
+
+
+def named_after(kind, tests):
+    """Return the tests that are named after a point or a defect, by its number."""
+    found = {}
+    for program, names in tests.items():
+        for name in names:
+            match = POINT.match(name)
+            if match and match.group(1) == kind:
+                found.setdefault(int(match.group(2)), []).append(f"{program}.{name}")
+    return found
+
+
+def has(tests, name):
+    program, _, test = name.partition(".")
+    return test in tests.get(program, [])
 
 
 def wrong_runs(programs):
@@ -67,12 +110,33 @@ def wrong_runs(programs):
             yield f"{where} does not run {name}"
 
 
-def wrong_programs(programs, page):
-    listed = [name for row in rows_below(page, "| program | about |") for name in row[0].split(", ")]
-    for name in sorted({*programs, "harness"} ^ set(listed)):
-        yield f"docs/testing.md: {name} is in only one of selftests/Makefile and the table of programs"
-    if len(set(listed)) != len(listed):
-        yield "docs/testing.md: a program is twice in the table of programs"
+def wrong_comments(programs):
+    for name in programs:
+        if not about(name):
+            yield f"selftests/{name}: no comment at its head says what it tests"
+
+
+def wrong_entries(kind, tests):
+    """Yield points or defects that nothing covers, and names of tests or of entries that do not exist."""
+    covered, named = entries(kind), named_after(kind, tests)
+    for number, entry in covered.items():
+        if not (named.get(number) or entry.get("tests") or entry.get("also")):
+            yield f"selftests/points.toml: nothing covers {kind} {number}"
+        for name in entry.get("tests", []):
+            if not has(tests, name):
+                yield f"selftests/points.toml: {kind} {number}: there is no test {name}"
+    for number in sorted(named.keys() - covered.keys()):
+        yield f"selftests/points.toml: there is no {kind} {number}, after which {named[number][0]} is named"
+    for mutation in mutations():
+        number = mutation.get(kind, 0)
+        if number and number not in covered:
+            yield f"selftests/mutations/table.toml: {mutation['name']}: there is no {kind} {number}"
+
+
+def wrong_mutations(tests):
+    for mutation in mutations():
+        if not has(tests, mutation["test"]):
+            yield f"selftests/mutations/table.toml: {mutation['name']}: there is no test {mutation['test']}"
 
 
 def wrong_names(file, tests):
@@ -82,30 +146,40 @@ def wrong_names(file, tests):
         for program, name, star in NAME.findall(line):
             if program in tests and name not in ENDINGS:
                 if not any(test.startswith(name) if star else test == name for test in tests[program]):
-                    yield f"docs/{file.name}:{number}: selftests/{program}.c has no test {name}{star}"
+                    yield f"{file.relative_to(TOP)}:{number}: selftests/{program}.c has no test {name}{star}"
             elif POINT.match(name):
-                yield f"docs/{file.name}:{number}: {name} stands behind no program of selftests/"
+                yield f"{file.relative_to(TOP)}:{number}: {name} stands behind no program of selftests/"
 
 
-def wrong_mutations(page):
-    """Yield mutations whose row is missing or has another point or test, and rows without a mutation."""
-    rows = {row[0]: row for row in rows_below(page, "| mutation | point | selftest (card, IOMMU) | result |")}
-    table = tomllib.loads((SELFTESTS / "mutations/table.toml").read_text())["mutation"]
-    for name in sorted(rows.keys() - {mutation["name"] for mutation in table}):
-        yield f"docs/testing.md: there is no mutation {name}"
-    for mutation in table:
-        name, defect = mutation["name"], mutation.get("defect")
-        point = f"defect {defect}" if defect else str(mutation["point"] or "")
-        row = rows.get(name)
-        if row is None or (row[1], row[2].split(" ")[0]) != (point, mutation["test"]):
-            yield f"docs/testing.md: the row of the mutation {name} must begin with | {name} | {point} | {mutation['test']}"
+def table(programs, tests):
+    """Return the programs, points and defects as tables in Markdown."""
+    lines = ["| program | tests | about |", "| --- | --: | --- |"]
+    lines += [f"| {name} | {len(tests.get(name, [])) or ''} | {about(name)} |" for name in programs]
+    for kind in ("point", "defect"):
+        lines += ["", f"| {kind} | | covered by |", "| --: | --- | --- |"]
+        for number, entry in entries(kind).items():
+            by = named_after(kind, tests).get(number, []) + entry.get("tests", [])
+            by += [f"the card's checker ({', '.join(entry['card'])})"] if "card" in entry else []
+            by += [entry["also"]] if "also" in entry else []
+            lines.append(f"| {number} | {entry['title']} | {'; '.join(by)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main():
-    programs, page = built(), TESTING.read_text()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="print the programs, points and defects")
+    args = parser.parse_args()
+    programs = [*built(), "harness"]
     tests = {program: tests_of(program) for program in programs}
-    wrong = [*wrong_runs(programs), *wrong_programs(programs, page), *wrong_mutations(page)]
-    for file in sorted((TOP / "docs").glob("*.md")):
+    if args.table:
+        text = table(programs, tests)
+        (BUILD / "reports").mkdir(parents=True, exist_ok=True)
+        (BUILD / "reports/selftests.md").write_text(text)
+        print(text, end="")
+        return
+    wrong = [*wrong_runs(programs), *wrong_comments(programs), *wrong_mutations(tests)]
+    wrong += [*wrong_entries("point", tests), *wrong_entries("defect", tests)]
+    for file in sorted((TOP / "docs").rglob("*.md")):
         wrong += wrong_names(file, tests)
     if wrong:
         die("\nfermata: ".join(wrong))
