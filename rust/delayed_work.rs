@@ -2,7 +2,7 @@
 
 //! Work for a kworker, embedded in the value that does the work.
 //!
-//! The `kernel` crate's `DelayedWork` cannot take its place (docs/dependencies.md): nothing can
+//! The `kernel` crate's `DelayedWork` cannot take its place (docs/upstream.md): nothing can
 //! cancel it or wait for it, so it could outlive the module.
 
 use crate::{

@@ -6,7 +6,7 @@
 //! may take as long as a tenant likes (a page fault on FUSE memory, a throttled memory cgroup).
 //! Only [`UnmappedMemory::map`], which is bounded, needs the bound device.
 //!
-//! The `kernel` crate's `SGTable` and `Coherent` cannot take their place (docs/dependencies.md).
+//! The `kernel` crate's `SGTable` and `Coherent` cannot take their place (docs/upstream.md).
 
 use crate::{
     charge::Charge,

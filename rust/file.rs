@@ -2,7 +2,7 @@
 
 //! The file operations of /dev/fermataN.
 //!
-//! The `kernel` crate's `MiscDevice` cannot take their place (docs/dependencies.md): it has no
+//! The `kernel` crate's `MiscDevice` cannot take their place (docs/upstream.md): it has no
 //! `poll` and, in 7.2, no owner, so that `rmmod` with an open descriptor would free the code under
 //! it.
 

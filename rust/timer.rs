@@ -2,7 +2,7 @@
 
 //! An hrtimer that is embedded in the value that handles its expiry.
 //!
-//! The `kernel` crate's `HrTimer` cannot take its place (docs/dependencies.md): its handles cannot
+//! The `kernel` crate's `HrTimer` cannot take its place (docs/upstream.md): its handles cannot
 //! cancel without waiting, and on 7.2 its callback does not have the type that kCFI checks.
 
 use crate::{

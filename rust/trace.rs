@@ -167,7 +167,7 @@ pub(crate) fn refusal(refusal: Refusal) -> u32 {
 /// Declares a function for each tracepoint. The function takes a closure that returns the
 /// arguments, or `None` if the tracepoint is not passed.
 ///
-/// `kernel::declare_trace!` cannot take its place (docs/dependencies.md): its tracepoints must be
+/// `kernel::declare_trace!` cannot take its place (docs/upstream.md): its tracepoints must be
 /// in the `kernel` crate's bindings, and its arguments are computed even if the tracepoint is off.
 macro_rules! tracepoints {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {

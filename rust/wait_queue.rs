@@ -2,7 +2,7 @@
 
 //! A wait queue whose sleepers have absolute deadlines in nanoseconds.
 //!
-//! The `kernel` crate's `PollCondVar` cannot take its place (docs/dependencies.md).
+//! The `kernel` crate's `PollCondVar` cannot take its place (docs/upstream.md).
 
 use crate::{
     c_object::c_object,
