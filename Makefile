@@ -99,7 +99,7 @@ bench:
 
 bench-docs:
 	@test -e build/reports/bench.json || { echo "run make bench first" >&2; exit 1; }
-	@vm/enter build/guest-release/bin/fermata-bench table build/reports/bench.json --into docs/benchmarks.md
+	@vm/enter build/guest-release/bin/fermata-bench table build/reports/bench.json --into docs/bench-results.md
 	@$(call DOC_PICTURE,bench-gap,bench-gap)
 	@$(call DOC_PICTURE,bench-arrival,bench-arrival)
 

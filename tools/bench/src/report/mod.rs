@@ -36,17 +36,15 @@ pub(crate) struct TableOptions {
     /// Also draw the plots into this folder
     #[arg(long)]
     plots: Option<PathBuf>,
-    /// Write the tables into this file instead, between the lines `<!-- bench -->` and `<!-- bench
-    /// end -->`
+    /// Write the most important tables into this file instead, between the lines `<!-- bench -->`
+    /// and `<!-- bench end -->`
     #[arg(long)]
     into: Option<PathBuf>,
 }
 
-/// The lines of docs/benchmarks.md that enclose the tables of a run.
+/// The lines of docs/bench-results.md that enclose the tables of a run.
 const BEGIN: &str = "<!-- bench -->\n";
 const END: &str = "<!-- bench end -->\n";
-/// Links to the plots, which `make bench-docs` copies to docs/.
-const PICTURES: &str = "![Gap](bench-gap.svg)\n\n![Urgent work waits](bench-arrival.svg)\n";
 
 /// The guest.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -129,12 +127,11 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
 /// Prints or writes the tables, and draws the plots, of an existing report.
 pub(crate) fn write_tables(options: &TableOptions) -> Result<()> {
     let report: Report = read(&options.report)?;
-    let tables = views::markdown(&report);
     match &options.into {
-        None => print!("{tables}"),
+        None => print!("{}", views::markdown(&report)),
         Some(file) => {
             let text = std::fs::read_to_string(file)?;
-            let filled = between(&text, &format!("{tables}\n{PICTURES}"))
+            let filled = between(&text, &views::summary(&report))
                 .context("the file has no lines `<!-- bench -->` and `<!-- bench end -->`")?;
             std::fs::write(file, filled)?;
         }
@@ -437,6 +434,12 @@ mod tests {
         assert_eq!((report.rows.len(), report.violations.len()), (4, 0));
         let tables = views::markdown(&report);
         assert!(!tables.contains("Violations"));
+        let summary = views::summary(&report);
+        let side_by_side = "| fermata | 10, - | - | 30, - | - |";
+        assert!(summary.contains(side_by_side), "{summary}");
+        let gaps =
+            "| machine | variant | 1 ms |\n| --- | --- | --- |\n| idle | fermata | 10, - |\n";
+        assert!(summary.contains(gaps), "{summary}");
         let switches = "| variant | contexts | gap, us | CPU us per switch | daemon's | context \
              switches | reads | writes |\n";
         let (_, switches) = tables.split_once(switches).expect("a column for each cell");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Views of a report: tables in Markdown, for the terminal and docs/benchmarks.md; plots of the
+//! Views of a report: tables in Markdown, for the terminal and docs/bench-results.md; plots of the
 //! variants' figures over the length of slices, on an idle and on a busy machine.
 
 use super::figures::{Row, Spread};
@@ -29,8 +29,8 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.0}"))
 }
 
-/// Returns the report with its headings, without plots.
-pub(crate) fn markdown(report: &Report) -> String {
+/// Returns the beginning of every view: conditions, what was wrong, and targets.
+fn beginning(report: &Report) -> String {
     let mut text = format!("{NOTE}\n\n{}\n", conditions(report));
     for failure in &report.failures {
         let _ = writeln!(text, "\nWRONG: {failure}");
@@ -41,6 +41,33 @@ pub(crate) fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "\n{heading}\n\n{}", violations(report));
     }
     let _ = writeln!(text, "\n**Targets**\n\n{}", targets(report));
+    text
+}
+
+/// Returns the tables that docs/bench-results.md keeps, which are few enough to read.
+pub(crate) fn summary(report: &Report) -> String {
+    let mut text = beginning(report);
+    let _ = writeln!(
+        text,
+        "**Slices of 1 ms, a save and a restore 100 us each** (P50, P99 in us)\n\n{}",
+        side_by_side(report)
+    );
+    let _ = writeln!(
+        text,
+        "**Gaps with other lengths of slices** (P50, P99 in us)\n\n{}",
+        gaps_by_slice(report)
+    );
+    let _ = writeln!(
+        text,
+        "**Nothing but switches: jobs that never end, slices of 1 ms, idle machine**\n\n{}",
+        switches(report)
+    );
+    text
+}
+
+/// Returns the report with its headings, without plots.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut text = beginning(report);
     for load in Load::ALL {
         let name = load.name();
         let _ = writeln!(
@@ -158,6 +185,74 @@ fn at_one_slice(report: &Report, load: Load) -> String {
         "steal, load",
     ];
     markdown_table(&header, rows.collect(), &[0])
+}
+
+/// Returns the figures of the idle and of the busy machine beside each other.
+fn side_by_side(report: &Report) -> String {
+    const VALUES: [fn(&Row) -> String; 3] = [
+        |row| percentiles(&row.gap),
+        |row| percentiles(&row.arrival),
+        |row| format!("{:.1} %", row.useful * 100.0),
+    ];
+    let at = |load| {
+        let rows = selected(report, load, Costs::Even);
+        rows.filter(|row| matches!(row.cell.slice_us, 0 | SLICE_US))
+    };
+    let rows = at(Load::Idle).map(|idle| {
+        let busy = at(Load::Busy).find(|row| row.cell.variant == idle.cell.variant);
+        let mut cells = vec![idle.cell.variant.name().to_string()];
+        for value in VALUES {
+            cells.extend([value(idle), busy.map_or("-".into(), value)]);
+        }
+        cells
+    });
+    let header = [
+        "variant",
+        "gap, idle",
+        "gap, busy",
+        "urgent work waits, idle",
+        "busy",
+        "useful, idle",
+        "busy",
+    ];
+    markdown_table(&header, rows.collect(), &[0])
+}
+
+/// Returns the gaps of the variants that matter most: a column for each length of slices.
+fn gaps_by_slice(report: &Report) -> String {
+    const SHOWN: [Variant; 4] = [
+        Variant::Fermata,
+        Variant::NoRelay,
+        Variant::Relay,
+        Variant::Sleep,
+    ];
+    let rows = Load::ALL.map(|load| selected(report, load, Costs::Even));
+    let rows = rows.into_iter().flatten();
+    let rows = rows.filter(|row| SHOWN.contains(&row.cell.variant));
+    let mut slices: Vec<_> = rows.map(|row| row.cell.slice_us).collect();
+    slices.sort_unstable();
+    slices.dedup();
+    let mut lines = Vec::new();
+    for load in Load::ALL {
+        for variant in SHOWN {
+            let cells = slices.iter().map(|&slice_us| {
+                let mut rows = selected(report, load, Costs::Even);
+                let row =
+                    rows.find(|row| row.cell.variant == variant && row.cell.slice_us == slice_us);
+                row.map_or("-".into(), |row| percentiles(&row.gap))
+            });
+            let mut line = vec![load.name().to_string(), variant.name().to_string()];
+            line.extend(cells);
+            lines.push(line);
+        }
+    }
+    let slices = slices
+        .iter()
+        .map(|&us| format!("{} ms", f64::from(us) / 1e3));
+    let slices: Vec<_> = slices.collect();
+    let mut header = vec!["machine", "variant"];
+    header.extend(slices.iter().map(String::as_str));
+    markdown_table(&header, lines, &[0, 1])
 }
 
 fn by_slice(report: &Report) -> String {
