@@ -6,7 +6,7 @@ vm/check to which this step belongs, had a complaint of the kernel, a leak, a lo
 planted mistakes (vm/fermatavm/planted.py) do not count.
 
 Programs write counts to a file of their machine (fm_tally()); vm/boot adds the time that the machine was up, the complaints of the kernel
-(`TROUBLE` in boot.py), and whether the card's checker counted violations. In the table,
+(`TROUBLE` in trouble.py), and whether the card's checker counted violations. In the table,
     kills               SIGKILL of processes with contexts, in each state of a context
     unbinds, resets, removals, suspends
                         through sysfs, most of them while jobs run
