@@ -180,7 +180,7 @@ help:
 	@echo '  make check-debug       the selftests on a kernel that looks for mistakes; built first (about 15 minutes), and kept'
 	@echo '  make check NAME...     the steps of make check of these names (vm/check --list); also with check-all and check-debug'
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus.txt'
-	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (about 15 minutes)'
+	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (hours; selftests/mutate NAME: some of them)'
 	@echo '  make deb               Debian packages of module (DKMS), tools, libraries and header; build/deb'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
 	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
