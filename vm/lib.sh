@@ -5,6 +5,7 @@
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 CACHE=${FERMATA_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/fermata}
 SUITE=trixie
+KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { echo "fermata: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -43,37 +44,101 @@ remove_tree() {
 	rm -rf --one-file-system "$1"
 }
 
+# In the environment of commands in a root, besides variables of the caller.
+ENV_OF_ROOT=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8)
+PASSED=(TERM CI V http_proxy https_proxy no_proxy)
+
+# in_root MODE ROOT FOLDER VAR=VALUE... -- CMD...: run CMD in FOLDER of a root, by vm/enter. With MODE user-ids, the root's processes
+# have all users and groups, not only the caller's.
+in_root() {
+	local mode=$1 root=$2 folder=$3 env=("${ENV_OF_ROOT[@]}") spec=- name
+	local run=(unshare --mount --pid --fork --kill-child --propagation private)
+	shift 3
+	for name in "${PASSED[@]}"; do [ -z "${!name:-}" ] || env+=("$name=${!name}"); done
+	case $mode in
+	user) run+=(--user --map-root-user) ;;
+	user-ids) run+=(--user --map-auto --map-root-user) ;;
+	sudo) run=(sudo "${run[@]}") spec=$(id -u):$(id -g):$(id -G | tr ' ' ,) ;;
+	sudo-root) run=(sudo "${run[@]}") ;;
+	esac
+	"${run[@]}" bash "$TOP/vm/enter" --inside "$root" "$TOP" "$CACHE" "$folder" "$spec" "${env[@]}" "$@"
+}
+
+# Show on a terminal that a command of many seconds is alive, until `quiet`.
+ALIVE=
+alive() {
+	[ -t 2 ] || return 0
+	(seconds=0; while sleep 3; do printf '\rfermata:   %d s \r' $((seconds += 3)) >&2; done) &
+	ALIVE=$!
+}
+quiet() { [ -z "$ALIVE" ] || { kill "$ALIVE"; wait "$ALIVE" 2>/dev/null || true; ALIVE=; }; }
+trap quiet EXIT
+
+# make_tools DEST LOG: unpack mmdebstrap and all that it needs, from Debian's archive. Nothing is installed on this machine: apt has
+# its own state here, and the packages' scripts do not run.
+make_tools() {
+	local dest=$1 log=$2 apt options name
+	for name in apt-get dpkg-deb unshare; do
+		command -v $name >/dev/null || die "$name is missing: the build root can be made on Debian 12 and 13"
+	done
+	[ -e "$KEYS" ] || die "Debian's keys are missing ($KEYS): apt-get install debian-archive-keyring"
+	remove_tree "$dest"
+	mkdir -p "$dest/apt/lists/partial" "$dest/apt/archives/partial" "$dest/root"
+	apt=$(realpath "$dest/apt")
+	echo "deb [arch=amd64 signed-by=$KEYS] ${FERMATA_MIRROR:-http://deb.debian.org/debian} $SUITE main" >"$apt/sources.list"
+	: >"$apt/status"
+	options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State=$apt"
+		-o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt" -o APT::Architecture=amd64 -o APT::Sandbox::User= -o Debug::NoLocking=1
+		-o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Update::Error-Mode=any)
+	{ apt-get "${options[@]}" update && apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
+		'?essential' mount mmdebstrap debian-archive-keyring; } >"$log" 2>&1 || explain_apt_log "$log"
+	for name in bin sbin lib lib64; do
+		mkdir -p "$dest/root/usr/$name"
+		ln -s "usr/$name" "$dest/root/$name"
+	done
+	for name in "$apt"/archives/*.deb; do dpkg-deb --extract "$name" "$dest/root"; done
+	rm -rf "$apt"
+	mkdir -p "$dest/root/fermata" "$dest/root/cache" "$dest/root/etc/ssl/certs"
+	printf '%s\n' root:x:0:0:root:/root:/bin/sh >"$dest/root/etc/passwd"
+	printf '%s\n' root:x:0: >"$dest/root/etc/group"
+	touch "$dest/root/etc/"{resolv.conf,hosts,ssl/certs/ca-certificates.crt}
+}
+
 make_root() {
-	local dest=$1 mode=$2 tmp=$1.tmp log=$1.log keys=/usr/share/keyrings/debian-archive-keyring.gpg include extract
-	command -v mmdebstrap >/dev/null ||
-		die "mmdebstrap is missing: apt-get install mmdebstrap debian-archive-keyring uidmap"
-	[ -e "$keys" ] ||
-		die "Debian's keys are missing: apt-get install debian-archive-keyring"
+	local dest=$1 mode=$2 tmp=$1.tmp tools=$1.tools log=$1.log include extract
 	need_space 5
+	[ "$mode" != user ] || unshare --user --map-auto --map-root-user true 2>/dev/null ||
+		die "making the build root as a user needs uidmap, and an entry for $(id -un) in /etc/subuid: apt-get install uidmap"
 	remove_tree "$tmp"
 	remove_tree "$dest"
 	mkdir -p "$tmp"
+	say "the build root (Debian $SUITE) is made once, in about two minutes:"
+	say "  fetching what makes it (60 MB)"
+	alive
+	make_tools "$tools" "$log"
+	quiet
 	include=$(grep -v '^#' "$TOP/vm/packages" | paste -sd,)
 	# shellcheck disable=SC2016 # $1 is the new root, for the hooks
 	local backports='sed -n "s/SUITE main/SUITE-backports main/p;T;q" "$1/etc/apt/sources.list" | head -1 >>"$1/etc/apt/sources.list"
 		printf "Package: qemu-* seabios\nPin: release n=SUITE-backports\nPin-Priority: 500\n" >"$1/etc/apt/preferences.d/qemu"'
 	# shellcheck disable=SC2016
 	local finish='mkdir -p "$1/fermata" "$1/cache"; touch "$1/etc/hosts"; rm -f "$1/etc/resolv.conf"; : >"$1/etc/resolv.conf"'
-	# Named, since apt on Ubuntu does not trust Debian's keys by itself, and mmdebstrap finds them only where gpg is installed.
-	local args=(--variant=minbase --include="$include" --format=tar --keyring="$keys" --setup-hook="${backports//SUITE/$SUITE}"
-		--customize-hook="$finish" "$SUITE" - ${FERMATA_MIRROR:+"$FERMATA_MIRROR"})
-	# A private namespace, so that what mmdebstrap mounts can never outlive it. The tree belongs to the caller.
-	local run=(unshare --mount --propagation private mmdebstrap --mode=root)
+	local args=(--mode=root --variant=minbase --include="$include" --format=tar --keyring="$KEYS" --setup-hook="${backports//SUITE/$SUITE}"
+		--customize-hook="$finish" --aptopt='APT::Sandbox::User "root"' "$SUITE" - ${FERMATA_MIRROR:+"$FERMATA_MIRROR"})
 	extract=(tar -x -C "$tmp" --exclude=./dev/* --no-same-owner --delay-directory-restore)
 	case $mode in
-	user) run=(mmdebstrap --mode=unshare) ;;
-	sudo) run=(sudo "${run[@]}") ;;
+	user) mode=user-ids ;;
+	sudo) mode=sudo-root ;;
 	esac
-	say "making the build root (Debian $SUITE), about two minutes"
-	if ! "${run[@]}" "${args[@]}" 2> >(tee "$log" | sed -un 's/^I: \(\(down\|extract\|install\|creat\).*\)/fermata:   \1/p' >&2) |
-		"${extract[@]}" 2>/dev/null; then
+	alive
+	# The tree belongs to the caller.
+	if ! in_root "$mode" "$tools/root" /cache TMPDIR=/cache -- mmdebstrap "${args[@]}" \
+		2> >(tee "$log" | sed -un 's/^I: \(\(down\|extract\|install\|creat\).*\)/fermata:   \1/p' >&2) | "${extract[@]}" 2>/dev/null; then
+		quiet
 		explain_apt_log "$log"
 	fi
+	quiet
+	remove_tree "$tools"
 	[ -x "$tmp/usr/bin/qemu-system-x86_64" ] || die "the build root has no QEMU: see $log"
 	rm -rf "$tmp/var/cache/apt/archives" "$tmp/usr/share/doc" "$tmp/usr/share/locale"
 	"$tmp/usr/bin/busybox" true || die "the build root does not run here: this needs an x86-64 machine"
@@ -89,8 +154,6 @@ explain_apt_log() {
 		die "no space left while making the build root: free some, or set FERMATA_CACHE to a larger disk ($1)"
 	elif grep -qiE 'could not resolve|temporary failure|could not connect|connection failed|unable to connect|network is unreachable' "$1"; then
 		die "the Debian archive cannot be reached: connect, set http_proxy, or name a mirror in FERMATA_MIRROR ($1)"
-	elif grep -qiE 'newuidmap|/etc/subuid' "$1"; then
-		die "user namespaces need uidmap and an entry in /etc/subuid for $(id -un): apt-get install uidmap ($1)"
 	fi
 	tail -n 15 "$1" >&2
 	die "making the build root failed: see $1"
