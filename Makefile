@@ -77,7 +77,7 @@ METRICS := build/vm/metrics/files/dashboard.json
 metrics-docs:
 	@test -e $(METRICS) || { echo "run make check-all metrics first" >&2; exit 1; }
 	@mkdir -p build/reports
-	@vm/enter cargo run --locked --quiet --package fermata-picture --example dashboard -- packaging/grafana/fermata.json $(METRICS) build/reports/metrics.svg
+	@vm/enter python3 -m fermatavm.cargo 'the program that draws (a minute, once)' run --locked --package fermata-picture --example dashboard -- packaging/grafana/fermata.json $(METRICS) build/reports/metrics.svg
 	@$(call DOC_PICTURE,metrics,metrics)
 
 # TIME: seconds.
@@ -91,7 +91,7 @@ mutate:
 # SIM: other arguments (docs/simulator.md), e.g. SIM='compare --workloads C --loads 80'.
 SIM ?= all
 sim:
-	@vm/enter cargo run --release --locked --quiet --package fermata-sim -- $(SIM)
+	@vm/enter python3 -m fermatavm.cargo 'the simulator (80 s, once)' run --release --locked --package fermata-sim -- $(SIM)
 
 # BENCH: arguments of `fermata-bench run` (docs/benchmarks.md), e.g. BENCH=--quick.
 bench:
@@ -109,7 +109,7 @@ instructions:
 	@vm/run instructions module --profile relay
 
 bench-sched:
-	@vm/enter cargo bench --locked --quiet --package fermata-sched-bench
+	@vm/enter python3 -m fermatavm.cargo 'the benchmark (two minutes, once)' bench --locked --package fermata-sched-bench
 
 # LATENCY: arguments of `fermata-bench latency` (docs/benchmarks.md), e.g. LATENCY='--rounds 1'.
 bench-latency:
@@ -137,8 +137,9 @@ keep = flock build/.keep.lock sh -ec '[ "$(2)" -nt "$(1)" ] || { install -D $(3)
 # CRIU loads the plugin, so unlike the programs the plugin is not static.
 DYNAMIC := vm/enter env -u CARGO_BUILD_TARGET -u CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS cargo
 criu-plugin:
-	@$(DYNAMIC) rustc --release --locked --quiet --package fermata-criu --lib --crate-type cdylib
-	@$(DYNAMIC) build --release --locked --quiet --package fermata-criu --bins
+	@echo 'fermata: building the plugin for CRIU (two minutes, once)' >&2
+	@$(DYNAMIC) rustc --release --locked --package fermata-criu --lib --crate-type cdylib
+	@$(DYNAMIC) build --release --locked --package fermata-criu --bins
 	@$(call keep,build/cargo/release/libfermata_criu.so,build/criu/fermata.so,-m 644)
 	@$(call keep,build/cargo/release/fermata-criu-mixture,build/criu/mixture)
 
@@ -146,7 +147,8 @@ criu-plugin:
 KUBERNETES := build/cargo-kubernetes/x86_64-unknown-linux-gnu/$(if $(filter dev,$(PROFILE)),debug,release)
 KEPT := build/kubernetes$(if $(filter dev,$(PROFILE)),-dev)
 kubernetes:
-	@vm/enter python3 -m fermatavm.kubernetes build --profile $(or $(PROFILE),release) --locked --quiet --bins --examples
+	@echo 'fermata: building the programs for Kubernetes (six minutes, once)' >&2
+	@vm/enter python3 -m fermatavm.kubernetes build --profile $(or $(PROFILE),release) --locked --bins --examples
 	@$(call keep,$(KUBERNETES)/fermata-kubernetes,$(KEPT)/fermata-kubernetes,-s)
 	@$(call keep,$(KUBERNETES)/examples/kubelet,$(KEPT)/kubelet,-s)
 

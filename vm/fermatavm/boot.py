@@ -33,7 +33,7 @@ from collections import Counter
 from pathlib import Path
 
 from . import guest, host, module
-from .common import BUILD, CACHE, TOP, die, locked, say
+from .common import ALIVE, BUILD, CACHE, TOP, die, locked, say, show_alive
 from .kernel import kernel_named
 from .trouble import TROUBLE
 
@@ -158,6 +158,7 @@ class Tail:
         if data and self.stream:
             self.stream.write(data)
             self.stream.flush()
+        return bool(data)
 
 
 def counter_pair(read):
@@ -303,10 +304,13 @@ class Vm:
             (out / "qemu.cmd").write_text(shlex.join(cmd) + "\n")
             self.qemu = subprocess.Popen(cmd, stdin=stdin, stderr=err)
         deadline = time.monotonic() + opt.timeout if opt.timeout else None
-        timed_out = False
+        timed_out, heard = False, time.monotonic()
         while self.qemu.poll() is None:
-            for tail in tails:
-                tail.copy()
+            if any([tail.copy() for tail in tails]):
+                heard = time.monotonic()
+            elif not (opt.shell or self.quiet) and time.monotonic() > heard + ALIVE:
+                heard += ALIVE
+                show_alive(self.started)
             if deadline and time.monotonic() > deadline:
                 timed_out = True
                 break
@@ -554,8 +558,8 @@ def run(options):
             print("1..0 # SKIP no packages")
             return 0
     kernel, ko = prepare(options)
-    if options.shell:
-        say("starting the machine; exit or ^D ends it, kernel messages are in dmesg")
+    shell = "; exit or ^D ends it, kernel messages are in dmesg" if options.shell else ""
+    say(f"starting the virtual machine (ten seconds){shell}")
     try:
         return Vm(options, kernel, accelerator(kernel), ko).run()
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from .common import BUILD, JOBS, TOP, die, host_path, say
+from .common import ALIVE, BUILD, JOBS, die, host_path, say
 from .kernel import kernel_named, pins
 from .rest import Budget, changed_files, ordered
 from .second import RECORD, SecondRuns, again, line_for_record
@@ -115,7 +115,7 @@ class Run:
     """A run of steps: all of them once, failed ones again if this is CI, then the steps that judge the results."""
 
     def __init__(self, steps, logs, args):
-        self.steps, self.logs, self.number = steps, logs, 0
+        self.steps, self.logs, self.number, self.started = steps, logs, 0, 0
         # A machine that boots and tests keeps less than one processor busy, except on the debug kernel.
         self.width = min(JOBS if args.debug else JOBS + 1, 4)
         self.budget = Budget(steps, args.rest) if args.rest is not None else None
@@ -126,7 +126,7 @@ class Run:
             self.second.used.unlink(missing_ok=True)
 
     def run(self):
-        started = time.monotonic()
+        self.started = time.monotonic()
         judges = [step for step in self.steps if step.judges]
         others = [step for step in self.steps if not step.judges]
         for step in self.run_steps(others):
@@ -136,14 +136,16 @@ class Run:
                 self.print_result(step)
         for step in self.run_steps(judges):
             self.print_result(step)
-        self.close(time.monotonic() - started)
+        self.close(time.monotonic() - self.started)
 
     def run_steps(self, steps):
         """Run steps in their order, up to `width` at a time if they may run beside others. Yield each when it is done or left out."""
         running = {}
 
         def done():
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            while not (ended := wait(running, ALIVE, FIRST_COMPLETED).done):
+                self.show_running(running.values())
+            for future in ended:
                 future.result()
                 yield running.pop(future)
 
@@ -156,8 +158,6 @@ class Run:
                     step.left_out = self.budget and self.budget.why_not(step)
                     if step.left_out:
                         continue
-                    if sys.stdout.isatty():
-                        print(f"{step.name} ...", end="\r", flush=True)
                     running[pool.submit(step.run, self.logs, self.budget and self.budget.latest())] = step
                 while running:
                     yield from done()
@@ -166,13 +166,20 @@ class Run:
                     step.end()
                 die("interrupted")
 
+    def show_running(self, steps):
+        """Show on a terminal which steps run, and for how long this has taken."""
+        if sys.stdout.isatty():
+            names = ", ".join(step.name for step in steps)
+            print(f"\r\033[K{time.monotonic() - self.started:.0f} s: {names} ..."[: shutil.get_terminal_size().columns], end="\r", flush=True)
+
     def print_result(self, step):
         """Print the result of a step, and the relevant part of the log of a failure."""
         self.number += not step.first_failures
         result = "FAILED" if step.failures else "failed, then passed" if step.first_failures else "ok"
         counts = f" {step.passed} passed" if step.tap else ""
         counts += f", {step.skipped} skipped" if step.skipped else ""
-        place = f"[{self.number}/{len(self.steps)}]"
+        clear = "\033[K" if sys.stdout.isatty() else ""
+        place = f"{clear}[{self.number}/{len(self.steps)}]"
         print(f"{place} {step.name}: {result}{counts} ({step.seconds:.0f} s, {step.cpu:.0f} s of CPU)", flush=True)
         for failure in step.first_failures[:20]:
             print(f"    the first time: {failure}")

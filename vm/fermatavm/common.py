@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -30,6 +31,38 @@ def need_space(gib, where=CACHE):
     free = shutil.disk_usage(where).free >> 30
     if free < gib:
         die(f"no space: the cache folder needs {gib} GiB free and has {free}; free some, or set FERMATA_CACHE")
+
+
+# Seconds between two signs of life on a terminal.
+ALIVE = 3
+
+
+def show_alive(since):
+    """Show on a terminal for how many seconds something has run."""
+    if sys.stderr.isatty():
+        print(f"\rfermata:   {time.monotonic() - since:.0f} s \r", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def working(what, after=0.0, counter=True):
+    """Say what is being done, if it takes longer than `after` seconds; a counter of seconds then runs on a terminal."""
+    since, done = time.monotonic(), threading.Event()
+
+    def watch():
+        if done.wait(after):
+            return
+        say(what)
+        while not done.wait(ALIVE):
+            if counter:
+                show_alive(since)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextlib.contextmanager

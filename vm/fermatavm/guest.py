@@ -16,7 +16,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from .common import BUILD, CACHE, JOBS, TOP, die, host_path, locked, need_space, run, say
+from .common import BUILD, CACHE, JOBS, TOP, die, host_path, locked, need_space, run, say, working
 
 # The archive's sources in the build root.
 SOURCES = Path("/etc/apt/sources.list")
@@ -41,7 +41,12 @@ class Profile:
 
     def build(self, *wanted):
         """Build by cargo; return whether the build succeeded."""
-        return cargo("build", *self.release, *(self.all or wanted))
+        kind = "optimised programs" if self.release else "programs"
+        first = not self.built.exists()
+        what = f"building the {kind} and the card (about 5 minutes, once)" if first else f"building the {kind} that have changed"
+        # On a terminal cargo shows by itself how far it is.
+        with working(what, after=0 if first else 5, counter=False):
+            return cargo("build", *self.release, *(self.all or wanted))
 
 
 TESTED, MEASURED = Profile(False), Profile(True)
@@ -56,7 +61,7 @@ def members():
 
 
 def cargo(*args):
-    return run(["cargo", *args, "--locked", "--quiet", "-j", JOBS], check=False, cwd=TOP).returncode == 0
+    return run(["cargo", *args, "--locked", "-j", JOBS], check=False, cwd=TOP).returncode == 0
 
 
 def build_card(profile):
@@ -277,11 +282,11 @@ def layer(name, packages):
     with locked(root.with_name(f"{root.name}.lock")):
         if not root.exists():
             need_space(1)
-            say(f"downloading {', '.join(packages)}")
             temporary = root.with_name(f"{root.name}.tmp")
             shutil.rmtree(temporary, ignore_errors=True)
-            for file in download(packages, temporary):
-                run(["dpkg-deb", "--extract", file, temporary / "root"])
+            with working(f"downloading {', '.join(packages)} (up to a minute, once)"):
+                for file in download(packages, temporary):
+                    run(["dpkg-deb", "--extract", file, temporary / "root"])
             (temporary / "root").rename(root)
             shutil.rmtree(temporary)
     return root

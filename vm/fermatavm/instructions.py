@@ -72,7 +72,7 @@ def functions(case):
     """Return the functions of rust/sched that run in a case `POLICY OPERATION`, by file. The program is built without optimizations,
     which inline functions."""
     target = BUILD / "unoptimized"
-    options = ["--config", "profile.dev.opt-level=0", "--target-dir", target, "--locked", "--quiet", "-j", JOBS]
+    options = ["--config", "profile.dev.opt-level=0", "--target-dir", target, "--locked", "-j", JOBS]
     run(["cargo", "build", *options, "--package", "fermata-sched-bench", "--bins"], cwd=TOP)
     (program,) = target.glob(f"**/debug/{PROGRAM.name}")
     text, _ = callgrind(program, case, "--compress-strings=no")
@@ -107,7 +107,7 @@ def count_scheduler(parser, words):
             print(f"{file:<16} {len(found[file]):>4}")
         print(f"{len(found)} files, {sum(map(len, found.values()))} functions")
         return
-    build = ["cargo", "build", "--release", "--locked", "--quiet", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
+    build = ["cargo", "build", "--release", "--locked", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
     run(build, cwd=TOP)
     cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()
     with ThreadPoolExecutor(JOBS) as pool:

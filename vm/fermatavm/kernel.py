@@ -19,7 +19,7 @@ import tempfile
 from functools import cache, cached_property
 from pathlib import Path
 
-from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say
+from .common import CACHE, JOBS, TOP, Timer, die, host_path, locked, need_space, run, say, working
 
 PINS = TOP / "vm/kernels"
 # The kernel with debugging options, and the kernel with PREEMPT_RT and kCFI.
@@ -51,6 +51,8 @@ class Kernel:
 
     # Options for make, for builds of the kernel and of modules.
     make_options = ()
+    # How long making the entry takes on two cores.
+    duration = "about a minute and a half"
     # More kernel parameters.
     append = ""
 
@@ -89,7 +91,8 @@ class Kernel:
             say(f"kernel {self.series}: a half-made entry is made again")
             shutil.rmtree(self.dir)
         self.dir.mkdir()
-        version = self.fill(self.dir / "log", clock)
+        with working(f"kernel {self.series} is made once, in {self.duration}:"):
+            version = self.fill(self.dir / "log", clock)
         self.__dict__.pop("info", None)
         release = (self.build / "include/config/kernel.release").read_text().strip()
         info = {"series": self.series, "release": release, "version": version or release}
@@ -160,6 +163,7 @@ class BuiltKernel(Kernel):
 
     suffix = None
     make_options = ("LLVM=1",)
+    duration = "about ten minutes"
     # The 256 pseudo-terminals of the legacy kind take eleven seconds of each boot.
     append = "pty.legacy_count=0"
     src = property(lambda self: self.stock.src)
@@ -176,7 +180,6 @@ class BuiltKernel(Kernel):
         self.stock.ensure()
         self.build.mkdir()
         make_cmd = ["make", "-C", self.src, f"O={self.build}", "LLVM=1", f"-j{JOBS}", "KBUILD_BUILD_TIMESTAMP=fermata"]
-        say(f"kernel {self.series}: building (about 10 minutes on 2 cores)")
         run([*make_cmd, "tinyconfig"], log=log)
         config = self.build / ".config"
         merge = ["bash", self.src / "scripts/kconfig/merge_config.sh", "-m", "-O", self.build, config, *self.configs]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from .common import BUILD, JOBS, TOP, die, locked, run, say
+from .common import BUILD, JOBS, TOP, die, locked, run, say, working
 from .kernel import kernel_named
 
 
@@ -30,7 +30,8 @@ def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
         out.mkdir(parents=True, exist_ok=True)
         options = [*kernel.make_options, *(["CLIPPY=1"] if clippy else [])]
         cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={out}", f"-j{JOBS}", "-s", *options, "modules"]
-        done = run(cmd, check=False, capture_output=True, text=True)
+        with working(f"building {out.name} (up to half a minute)", after=5):
+            done = run(cmd, check=False, capture_output=True, text=True)
         if copy and not done.returncode:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(out / "fermata.ko", copy)
