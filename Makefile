@@ -174,7 +174,7 @@ help:
 	@echo '  make guestdemo         a virtual machine in the machine has a share of the card (5 minutes)'
 	@echo '  make slurm-demo        six jobs of two users on two nodes of Slurm, one of which is drained (3 minutes)'
 	@echo '  make criu-plugin       the plugin for CRIU and the program that tests dump with it; build/criu'
-	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/kubernetes.md)'
+	@echo '  make kubernetes        device plugin and DRA driver for Kubernetes, build/kubernetes/fermata-kubernetes (docs/deploy/kubernetes.md)'
 	@echo '  make cluster           the device plugin with the API server, the scheduler and the kubelet of Kubernetes 1.20.2, which are built first'
 	@echo '                         (18 minutes) from Debian'"'"'s source, and kept'
 	@echo '  make check             everything that a change can break, tried once (docs/testing.md has the times); the last line counts'

@@ -52,7 +52,7 @@ prepare() {
 	openssl rsa -in /etc/kubernetes/accounts.key -pubout -out /etc/kubernetes/accounts.pub 2>/dev/null
 }
 
-# Built from the Containerfile as docs/kubernetes.md says, plus an image with a shell, in which the process of each pod's sandbox runs too.
+# Built from the Containerfile as docs/deploy/kubernetes.md says, plus an image with a shell, in which the process of each pod's sandbox runs too.
 image() { podman save "$1" | ctr --namespace k8s.io images import -; }
 build() { podman build --isolation chroot --file /fermata/packaging/kubernetes/Containerfile --target "$1" --tag "$2" "$3" && image "$2"; }
 images() {

@@ -31,7 +31,7 @@ prepare() {
 	mkdir -p /usr/lib/criu
 	cp /fermata/build/criu/fermata.so /usr/lib/criu/
 	install -m 755 /fermata/build/criu/mixture /usr/bin/mixture
-	# As docs/slurm.md says: users of cards may dump and restore their own programs.
+	# As docs/deploy/slurm.md says: users of cards may dump and restore their own programs.
 	chgrp fermata /usr/sbin/criu
 	chmod 750 /usr/sbin/criu
 	setcap cap_checkpoint_restore+ep /usr/sbin/criu

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A cluster of Kubernetes 1.20.2 with one node, and with cards (docs/kubernetes.md), in a machine with the Debian system.
+"""A cluster of Kubernetes 1.20.2 with one node, and with cards (docs/deploy/kubernetes.md), in a machine with the Debian system.
 
 python3 -m fermatavm.cluster [OPTION of vm/boot]... runs packaging/tests/cluster, which prints TAP. build/kubernetes-dev must be up to
 date (make kubernetes PROFILE=dev). python3 -m fermatavm.cluster --build only builds the programs of Kubernetes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""make guestdemo: a virtual machine inside the machine has a share of the card (docs/guests.md).
+"""make guestdemo: a virtual machine inside the machine has a share of the card (docs/deploy/guests.md).
 
 The machine has an emulated card, the module and fermata-vfio. Debian's QEMU runs in the machine, and its vfio-user-pci connects to
 fermata-vfio. QEMU's guest has the same kernel and the unmodified fermata.ko. The guest runs a job and selftests, while a tenant of the

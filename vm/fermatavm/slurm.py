@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Jobs of Slurm share the cards of two nodes (docs/slurm.md), in a machine with three cards and Debian with Slurm, MariaDB and CRIU.
+"""Jobs of Slurm share the cards of two nodes (docs/deploy/slurm.md), in a machine with three cards and Debian with Slurm, MariaDB and CRIU.
 
 python3 -m fermatavm.slurm test|demo [OPTION of vm/boot]... runs packaging/tests/slurm, which prints TAP, or packaging/tests/slurm-demo.
 build/criu must be up to date (make criu-plugin).

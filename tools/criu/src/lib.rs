@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A plugin for CRIU, so that processes are dumped and restored with their contexts on a card
-//! (docs/criu.md).
+//! (docs/deploy/criu.md).
 //!
 //! CRIU loads the plugin, stops the processes, and calls the hooks below: for each process, for each
 //! open file that CRIU does not know, and for each mapping of such a file. The plugin calls functions

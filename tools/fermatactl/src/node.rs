@@ -100,7 +100,7 @@ fn who_may(metadata: &Metadata) -> String {
     const GROUP_READ_WRITE: u32 = 0o060;
     if !has_number(metadata.gid()) {
         return "the node's group has no number in this user namespace: as a member of that group, \
-                start the container with `--group-add keep-groups` (docs/containers.md)"
+                start the container with `--group-add keep-groups` (docs/deploy/containers.md)"
             .into();
     }
     let is_for_group =
@@ -212,7 +212,7 @@ fn hidden(cards: &[u32]) -> Trouble {
 pub(crate) fn pass_on(card: u32) -> String {
     format!(
         "in a container: start it with the card (`--device fermata.dev/card={card}`, see \
-         docs/containers.md, or `--device /dev/fermata{card}`)"
+         docs/deploy/containers.md, or `--device /dev/fermata{card}`)"
     )
 }
 

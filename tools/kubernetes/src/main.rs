@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `fermata-kubernetes`: shares of cards for the pods of a node (docs/kubernetes.md).
+//! `fermata-kubernetes`: shares of cards for the pods of a node (docs/deploy/kubernetes.md).
 
 mod cards;
 mod cgroup;

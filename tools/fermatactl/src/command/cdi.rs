@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl cdi`: tells container runtimes what they need to know about cards
-//! (docs/containers.md).
+//! (docs/deploy/containers.md).
 //! Source: Container Device Interface, SPEC.md, version 0.7.0.
 
 use crate::card::{self, Node};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermatactl list`, `info`, `stats` and `guests`: what there is, its counters and histograms, and the
-//! virtual machines that have a share of a card (docs/guests.md).
+//! virtual machines that have a share of a card (docs/deploy/guests.md).
 
 use crate::advice::Call;
 use crate::card::{Card, CardName, Monitor};

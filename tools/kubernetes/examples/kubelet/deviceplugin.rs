@@ -32,7 +32,7 @@ const SLICES: u64 = 10_000;
 
 const HEAVY: &str = "11111111-2222-3333-4444-555555555555";
 const LIGHT: &str = "66666666-7777-8888-9999-000000000000";
-/// The pods of docs/kubernetes.md.
+/// The pods of docs/deploy/kubernetes.md.
 const PODS: &str = include_str!("../../../../packaging/kubernetes/pods.yaml");
 
 /// The kubelet's registration service for plugins.

@@ -33,7 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-/// The configuration of docs/kubernetes.md.
+/// The configuration of docs/deploy/kubernetes.md.
 const CLAIMS: &str = include_str!("../../../../packaging/kubernetes/claims.yaml");
 const CLASSES: &str = include_str!("../../../../packaging/kubernetes/dra.yaml");
 
