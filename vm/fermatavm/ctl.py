@@ -246,6 +246,11 @@ def pages(files):
     assert {"fermatactl.1", "fermatactl-run.1", "fermatactl-top.1"} <= {page.name for page in folder.iterdir()}
 
 
+def page_has_the_example(_files):
+    page, example = (TOP / "docs/user-interface.md").read_text(), (TOP / "examples/hash.c").read_text()
+    assert f"```c\n{example}```\n" in page, "the program of docs/user-interface.md is not examples/hash.c"
+
+
 JUDGED = {
     "list and info have all there is": list_is_whole,
     "the specification for container runtimes has the card by both names": cards_are_specified,
@@ -261,6 +266,7 @@ JUDGED = {
     "so is what queues make": queues,
     "so are registers of an engine by its UUID": registers,
     "mandoc has nothing against the manual pages": pages,
+    "docs/user-interface.md begins with examples/hash.c": page_has_the_example,
 }
 
 
