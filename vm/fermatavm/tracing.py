@@ -10,6 +10,7 @@ from . import boot
 from .common import BUILD, TOP, die, say
 
 SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
+BLOCK = re.compile(r"^```sh step=tracing\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What each example must print about a shared slot.
 EXPECTED = {
     "perf": [
@@ -32,11 +33,11 @@ until [ "$(fermatactl list | grep -c 'fermatactl run')" = 2 ]; do sleep 0.1; don
 
 
 def examples():
-    """Return {heading below "Examples": its indented lines}."""
+    """Return {heading below "Examples": the lines of its block}."""
     text = (TOP / "docs/tracing.md").read_text().split("\n## Examples\n")[1].split("\n## ")[0]
     pieces = SECTION.split(text)
     blocks = zip(pieces[1::2], pieces[2::2], strict=True)
-    return {name: "".join(line[4:] + "\n" for line in block.splitlines() if line.startswith("    ")) for name, block in blocks}
+    return {name: "".join(BLOCK.findall(block)) for name, block in blocks}
 
 
 def main():
