@@ -37,3 +37,5 @@ refused() {
 	cat /tmp/said
 	grep -q "$words" /tmp/said
 }
+# Prints the lines of a page's fenced block from the first line that begins with these words to the end of the block.
+block() { awk -v first="$1" 'index($0, first) == 1 { on = 1 } /^\140\140\140/ { on = 0 } on' "$2"; }
