@@ -274,12 +274,13 @@ impl Slot {
             let slot = self.index;
             self.host.recorder.record(What::ResultsLeft { slot, off });
         }
+        let now = crate::event::now_ns();
         if resume {
             state.phase = Phase::Restoring;
         } else {
-            state.works(crate::event::now_ns());
+            state.works(now);
         }
-        self.tell_phase(state);
+        self.tell_phase(state, now);
         Job {
             resume,
             written: state.written,
@@ -509,15 +510,17 @@ impl Slot {
         state
     }
 
-    fn tell_phase(&self, state: &State) {
+    /// Logs the phase that began at `now`, with the time that the record of the run has.
+    fn tell_phase(&self, state: &State, now: u64) {
         let (fault, snapshot_error) = state.phase.errors();
-        self.host.recorder.record(What::Phase {
+        let what = What::Phase {
             slot: self.index,
             phase: state.phase.told(),
             fault,
             snapshot_error,
             empty: state.phase == Phase::Rest(Rest::Paused { empty: true }),
-        });
+        };
+        self.host.recorder.record_at(now, what);
     }
 
     /// Sends the slot's interrupt, or loses it.

@@ -143,10 +143,11 @@ pub(super) fn restore(slot: &Slot, job: &Job) -> Result<(Box<dyn Engine>, Option
     if state.aborted() {
         return Err(End::Aborted);
     }
-    let took = now_ns().saturating_sub(job.at).div_ceil(1000);
+    let now = now_ns();
+    let took = now.saturating_sub(job.at).div_ceil(1000);
     state.restore_us = took.clamp(1, status::RESTORE_MAX);
-    state.works(now_ns());
-    slot.tell_phase(&state);
+    state.works(now);
+    slot.tell_phase(&state, now);
     Ok((engine, restored.map(|iova| Snapshot { iova, bytes })))
 }
 

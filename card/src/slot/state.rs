@@ -504,6 +504,6 @@ impl Slot {
             self.window.set_base(base);
             self.window.set_size(size);
         }
-        self.tell_phase(&state);
+        self.tell_phase(&state, now_ns());
     }
 }

@@ -300,7 +300,7 @@ fn order(slot: &Slot, engine: &dyn Engine, pacer: &mut Pacer, rush: &mut bool) -
                     return Order::Drop;
                 }
                 state.phase = Phase::Saving;
-                slot.tell_phase(&state);
+                slot.tell_phase(&state, now);
                 return Order::Save;
             }
         }
@@ -359,9 +359,10 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     if state.pause.is_some() {
         state.misbehaviour.finish_on_pause = false;
     }
-    state.stops(now_ns());
+    let now = now_ns();
+    state.stops(now);
     state.phase = Phase::Ending;
-    slot.tell_phase(&state);
+    slot.tell_phase(&state, now);
     drop(state);
     let result = engine.finish(bus);
     publish(slot, engine);
@@ -405,7 +406,7 @@ fn conclude(slot: &Arc<Slot>, end: &End, mut bus: SlotBus<'_>) {
         }
         state.phase = Phase::Rest(rest);
         state.pause = None;
-        slot.tell_phase(&state);
+        slot.tell_phase(&state, now);
         state.stops(now);
         let run = state.relay.run.as_ref();
         match run.and_then(|run| end.reason(run.worked != 0)) {
@@ -570,9 +571,10 @@ impl Slot {
         let mut state = self.lock();
         let goes = !state.aborted();
         if goes {
-            state.stops(now_ns());
+            let now = now_ns();
+            state.stops(now);
             state.phase = Phase::Saving;
-            self.tell_phase(&state);
+            self.tell_phase(&state, now);
         }
         goes
     }
