@@ -76,9 +76,19 @@ impl TableEntry {
     }
 }
 
+/// The times of a run in nanoseconds of the card's clock, as in the record; 0: none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RunTimes {
+    pub(crate) began: u64,
+    pub(crate) worked: u64,
+    pub(crate) stopped: u64,
+    pub(crate) left: u64,
+}
+
 /// A record: the part for the scheduler, and the rest.
 pub(crate) struct Record {
     pub(crate) run: RunRecord,
+    pub(crate) times: RunTimes,
     pub(crate) cookie: u64,
     /// Device address of the access that stopped the job.
     pub(crate) fault_address: u64,
@@ -214,6 +224,12 @@ impl Relay {
                 // CAST: the low half, which is 0 if no context follows.
                 next: (next as u32).checked_sub(1).map(|index| index as usize),
                 back: last >> 42 & 1 != 0,
+            },
+            times: RunTimes {
+                began,
+                worked,
+                stopped,
+                left,
             },
             cookie,
             fault_address: word(5),

@@ -241,7 +241,7 @@ tracepoints! {
     start(resume: bool, why: u32);
     pause(why: u32, waiter: u32, boundary: bool);
     keep();
-    stop(why: u32);
+    stop(why: u32, began: u64, worked: u64, stopped: u64, left: u64);
     reset(hold: bool);
     quarantine();
     job_end(job: u64, result: u32);

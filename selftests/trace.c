@@ -62,7 +62,11 @@ FM_TEST(trace, life_of_a_job)
 	/* A relay reports by a record. */
 	if (!card_relay())
 		want(&w, "status slot=%d ctx=%u phase=finish restore=0", c.slot, ctx);
-	want(&w, "stop slot=%d ctx=%u why=finished", c.slot, ctx);
+	/* A relay has a clock of its own, whose times only a record has. */
+	if (card_relay())
+		want(&w, "stop slot=%d ctx=%u why=finished", c.slot, ctx);
+	else
+		want(&w, "stop slot=%d ctx=%u why=finished began=0 worked=0 stopped=0 left=0", c.slot, ctx);
 	if (card_base())
 		want(&w, "reset slot=%d hold=1", c.slot);
 	/* A relay closes the window by itself. */
@@ -117,6 +121,52 @@ FM_TEST(trace, slices)
 		want(&w, "start slot=%d ctx=%u resume=%d why=turn", slot, ctx[!i], i);
 	}
 	fm_trace_until(w.list, w.n);
+	for (i = 0; i < 2; i++)
+		fm_end_endless(&c[i]);
+}
+
+#define SAVE_US		700
+#define RESTORE_US	900
+
+/* The event of a stop has the times of the run's record, which are those of the card's clock. */
+FM_TEST(trace, times_of_a_record)
+{
+	u64 began, worked, stopped, left, before = 0;
+	struct wanted w = { .n = 0 };
+	struct fm_ctx c[2];
+	char text[64];
+	int i, slot;
+
+	if (!card_relay())
+		SKIP(return, "only a relay keeps records");
+	RECORD();
+	for (i = 0; i < 2; i++) {
+		fm_tenant(&c[i], 2 * FM_MS);
+		fm_job_endless(&c[i]);
+	}
+	slot = c[0].slot;
+	snprintf(text, sizeof(text), "speed=1 save_us=%d restore_us=%d", SAVE_US, RESTORE_US);
+	card_set(slot, text);
+	for (i = 0; i < 2; i++)
+		fm_must_start(&c[i]);
+	for (i = 0; i < 4; i++)
+		want(&w, "stop slot=%d ctx=%u why=paused", slot, fm_number(c[i % 2].fd));
+	fm_trace_until(w.list, w.n);
+	snprintf(text, sizeof(text), "stop slot=%d", slot);
+	for (i = 0; i < 4; i++) {
+		ASSERT_TRUE(fm_trace_number(text, i, "began", &began));
+		ASSERT_TRUE(fm_trace_number(text, i, "worked", &worked));
+		ASSERT_TRUE(fm_trace_number(text, i, "stopped", &stopped));
+		ASSERT_TRUE(fm_trace_number(text, i, "left", &left));
+		/* A slot takes the next order when the last run has left. */
+		ASSERT_LE(before, began);
+		before = left;
+		ASSERT_LE(worked, stopped);
+		ASSERT_LE(stopped + SAVE_US * 1000, left);
+		/* The first two runs restore nothing. */
+		ASSERT_LE(began + (i < 2 ? 0 : RESTORE_US * 1000), worked);
+	}
+	card_set(slot, "save_us=0 restore_us=0");
 	for (i = 0; i < 2; i++)
 		fm_end_endless(&c[i]);
 }

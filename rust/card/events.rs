@@ -11,7 +11,7 @@ use super::{
 use crate::{
     bar::Fault,
     notifier::Notice,
-    relay::Record,
+    relay::{Record, RunTimes},
     sched::{
         Action, Duration, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status,
         Time,
@@ -263,6 +263,7 @@ impl Card {
                 return found != 0;
             };
             outbox.results_lost = record.results_lost;
+            outbox.times = record.times;
             if record.run.reason == LeftReason::Fault {
                 outbox.fault = Fault {
                     address: record.fault_address,
@@ -273,6 +274,7 @@ impl Card {
             self.call(state, outbox, |scheduler, at, out| {
                 scheduler.take_record(at, slot, &record.run, out);
             });
+            outbox.times = RunTimes::default();
         }
         self.read_at(state, slot, now() + RECORDS_LATER);
         true

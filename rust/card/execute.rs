@@ -12,7 +12,7 @@ use crate::{
     image::{ContextRef, Image},
     notifier::Notice,
     regs::Command,
-    relay::Relay,
+    relay::{Relay, RunTimes},
     sched::{
         Action, ContextId, Duration, EndReason, LoadCost, Order, RunEnd, SlotId, StartTimes, Stop,
         Wake,
@@ -43,6 +43,8 @@ pub(super) struct Outbox {
     pub(super) fault: Fault,
     /// The results of the run whose record is handled were not written.
     pub(super) results_lost: bool,
+    /// The times of the run whose record is handled.
+    pub(super) times: RunTimes,
     /// The last Load that was measured.
     pub(super) load: Option<MeasuredLoad>,
 }

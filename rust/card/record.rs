@@ -10,6 +10,7 @@ use super::{
 use crate::{
     bar::Fault,
     image::ContextRef,
+    relay::RunTimes,
     sched::{
         Action, ContextId, Event, GroupKey, GroupSettings, JobState, PastJobs, Refusal, SlotId,
         SlotState, Wake,
@@ -237,7 +238,16 @@ impl Executor<'_> {
             Action::Reserve { slot, ctx } => trace::keep(|| (self.on(slot, ctx),)),
             Action::Reset { slot, ctx, hold } => trace::reset(|| (self.on(slot, ctx), hold)),
             Action::Ended { slot, ctx, run } => {
-                trace::stop(|| Some((self.on(slot, ctx), trace::end(run.reason)?)));
+                trace::stop(|| {
+                    let RunTimes {
+                        began,
+                        worked,
+                        stopped,
+                        left,
+                    } = self.outbox.times;
+                    let why = trace::end(run.reason)?;
+                    Some((self.on(slot, ctx), why, began, worked, stopped, left))
+                });
             }
             Action::Wake { ctx, wake } => self.note_wake(ctx, wake),
             Action::Released { ctx } => trace::context_released(|| (self.off(ctx),)),

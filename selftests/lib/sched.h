@@ -166,6 +166,8 @@ int fm_trace_count(void);
  * is written as "start ctx=%u resume=1": its name without "fermata_", and the fields that matter.
  */
 const char *fm_trace_wrong(const char *const *want, int n);
+/* Sets value to a field of the nth event, from 0 on, that is like want; false: there is none. */
+bool fm_trace_number(const char *want, int n, const char *field, u64 *value);
 /* Waits until all of them were recorded. */
 void fm_trace_until(const char *const *want, int n);
 

@@ -266,6 +266,25 @@ const char *fm_trace_wrong(const char *const *want, int n)
 	return wrong;
 }
 
+bool fm_trace_number(const char *want, int n, const char *field, u64 *value)
+{
+	char *text = record(), *save, *line, *event, *at = NULL;
+	char sought[32];
+
+	snprintf(sought, sizeof(sought), " %s=", field);
+	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		event = event_in(line);
+		if (event && is_wanted(event, want) && !n--) {
+			at = strstr(event, sought);
+			break;
+		}
+	}
+	if (at)
+		*value = strtoull(at + strlen(sought), NULL, 0);
+	free(text);
+	return at;
+}
+
 void fm_trace_until(const char *const *want, int n)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;

@@ -287,22 +287,36 @@ TRACE_EVENT(fermata_pause,
 DEFINE_EVENT(fermata_subject, fermata_keep,
 	TP_PROTO(const struct fermata_subject *subject), TP_ARGS(subject));
 
+/* The times are those of the run's record, by the card's clock; 0: none. */
 TRACE_EVENT(fermata_stop,
-	TP_PROTO(const struct fermata_subject *subject, u32 why),
-	TP_ARGS(subject, why),
+	TP_PROTO(const struct fermata_subject *subject, u32 why, u64 began,
+		 u64 worked, u64 stopped, u64 left),
+	TP_ARGS(subject, why, began, worked, stopped, left),
 	TP_STRUCT__entry(
 		FERMATA_SUBJECT_FIELDS
 		__field(u32, why)
+		__field(u64, began)
+		__field(u64, worked)
+		__field(u64, stopped)
+		__field(u64, left)
 	),
 	TP_fast_assign(
 		FERMATA_SUBJECT_ASSIGN;
 		__entry->why = why;
+		__entry->began = began;
+		__entry->worked = worked;
+		__entry->stopped = stopped;
+		__entry->left = left;
 	),
-	TP_printk(FERMATA_SUBJECT_FORMAT " why=%s", FERMATA_SUBJECT_ARGS,
+	TP_printk(FERMATA_SUBJECT_FORMAT
+		  " why=%s began=%llu worked=%llu stopped=%llu left=%llu",
+		  FERMATA_SUBJECT_ARGS,
 		  __print_symbolic(__entry->why,
 			{ 0, "paused" }, { 1, "finished" }, { 2, "empty" },
 			{ 3, "fault" }, { 4, "snapshot-error" },
-			{ 5, "dropped" }))
+			{ 5, "dropped" }),
+		  __entry->began, __entry->worked, __entry->stopped,
+		  __entry->left)
 );
 
 TRACE_EVENT(fermata_reset,
