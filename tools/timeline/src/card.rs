@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads the card's log.
 
-use crate::{Doing, End, Span, Timeline, Turn};
+use crate::{End, Timeline, Turn};
 use anyhow::{Context as _, Result};
+use fermata_card::config::Profile;
 use fermata_card::event::{Event, PauseFate, Phase, What};
 use fermata_card::relay::Reason;
 use std::io::BufRead;
@@ -10,11 +11,19 @@ use std::io::BufRead;
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Now {
-    /// The slot's job.
+    /// When the order of the next turn was taken.
+    taken: Option<u64>,
+    turn: Option<Open>,
+}
+
+/// A turn that has not ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
     tag: u64,
-    doing: Option<(Doing, u64)>,
-    /// When the job's turn began, and whether the job was resumed.
-    turn: Option<(u64, bool)>,
+    resumed: bool,
+    from: u64,
+    worked: Option<u64>,
+    stopped: Option<u64>,
 }
 
 /// Builds a timeline of events.
@@ -38,15 +47,6 @@ pub fn read(log: impl BufRead) -> Result<(Timeline, u64)> {
     Ok((reader.end(), first.unwrap_or(0)))
 }
 
-fn doing_of(phase: Phase) -> Option<Doing> {
-    match phase {
-        Phase::Restoring => Some(Doing::Restore),
-        Phase::Running | Phase::Ending => Some(Doing::Run),
-        Phase::Saving => Some(Doing::Save),
-        Phase::Idle | Phase::Finished | Phase::Paused => None,
-    }
-}
-
 fn end_of(phase: Phase, failed: bool) -> Option<End> {
     match phase {
         Phase::Paused if !failed => Some(End::Saved),
@@ -64,6 +64,7 @@ impl Reader {
             What::Card { config } => {
                 let names = config.slots.iter().map(|slot| slot.engine.name().into());
                 self.timeline.engines = names.collect();
+                self.timeline.tells_restore = config.profile != Profile::Base;
                 self.slots = vec![Now::default(); self.timeline.engines.len()];
             }
             What::Start {
@@ -72,9 +73,15 @@ impl Reader {
                 tag,
                 resume,
             } => {
-                self.slots[*slot].tag = *tag;
-                self.slots[*slot].turn = Some((at, *resume));
+                let now = &mut self.slots[*slot];
+                now.turn = Some(Open {
+                    tag: *tag,
+                    resumed: *resume,
+                    from: now.taken.take().unwrap_or(at),
+                    ..Open::default()
+                });
             }
+            What::Take { slot, .. } => self.slots[*slot].taken = Some(at),
             What::Phase {
                 slot,
                 phase,
@@ -82,27 +89,23 @@ impl Reader {
                 snapshot_error,
                 ..
             } => {
-                self.enter(*slot, doing_of(*phase), at);
+                self.enter(*slot, *phase, at);
                 if let Some(end) = end_of(*phase, *fault || *snapshot_error) {
                     self.end_turn(*slot, end, at);
                 }
             }
-            What::Order { .. } => self.timeline.by_order = true,
             What::Record {
                 slot,
                 reason: Reason::NotRun,
                 ..
-            } => {
-                self.enter(*slot, None, at);
-                self.end_turn(*slot, End::Saved, at);
-            }
+            } => self.end_turn(*slot, End::Saved, at),
             What::Record {
                 slot,
                 reason: Reason::Dropped | Reason::Refused,
                 ..
             }
-            | What::SlotReset { slot, .. } => self.reset(*slot, at),
-            What::DeviceReset => (0..self.slots.len()).for_each(|slot| self.reset(slot, at)),
+            | What::SlotReset { slot, .. } => self.end_turn(*slot, End::Reset, at),
+            What::DeviceReset => self.end_turns(End::Reset, at),
             What::Pause {
                 slot,
                 fate: PauseFate::Honoured,
@@ -115,50 +118,47 @@ impl Reader {
         }
     }
 
-    fn reset(&mut self, slot: usize, at: u64) {
-        self.enter(slot, None, at);
-        self.end_turn(slot, End::Reset, at);
+    /// Notes the phase that the slot's job has entered.
+    fn enter(&mut self, slot: usize, phase: Phase, at: u64) {
+        let turn = &mut self.slots[slot].turn;
+        if phase.busy() {
+            // A card that was given the state of another card goes on without a START.
+            let from = turn.map_or(at, |turn| turn.from);
+            let turn = turn.get_or_insert_default();
+            turn.from = from;
+            match phase {
+                Phase::Running => _ = turn.worked.get_or_insert(at),
+                Phase::Saving => turn.stopped = Some(at),
+                _ => {}
+            }
+        }
     }
 
     fn end_turn(&mut self, slot: usize, end: End, at: u64) {
         let now = &mut self.slots[slot];
-        if let Some((from, resumed)) = now.turn.take() {
-            self.timeline.turns.push(Turn {
+        now.taken = None;
+        if let Some(turn) = now.turn.take() {
+            self.timeline.add(Turn {
                 slot,
-                job: now.tag,
-                resumed,
-                from,
+                job: turn.tag,
+                resumed: turn.resumed,
+                from: turn.from,
+                worked: turn.worked.unwrap_or(at),
+                stopped: turn.stopped.unwrap_or(at),
                 to: at,
                 end,
+                by_record: false,
             });
         }
     }
 
-    /// Ends the slot's activity, and begins another one.
-    fn enter(&mut self, slot: usize, doing: Option<Doing>, at: u64) {
-        let now = &mut self.slots[slot];
-        if now.doing.map(|(doing, _)| doing) == doing {
-            return;
-        }
-        if let Some((doing, from)) = now.doing {
-            self.timeline.spans.push(Span {
-                slot,
-                job: now.tag,
-                doing,
-                from,
-                to: at,
-            });
-        }
-        now.doing = doing.map(|doing| (doing, at));
+    fn end_turns(&mut self, end: End, at: u64) {
+        (0..self.slots.len()).for_each(|slot| self.end_turn(slot, end, at));
     }
 
-    /// Ends activities and turns at the end of the log.
+    /// Ends turns at the end of the log.
     pub fn end(mut self) -> Timeline {
-        let at = self.timeline.last;
-        for slot in 0..self.slots.len() {
-            self.enter(slot, None, at);
-            self.end_turn(slot, End::Open, at);
-        }
+        self.end_turns(End::Open, self.timeline.last);
         self.timeline.sort();
         self.timeline
     }
@@ -167,7 +167,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Instant;
+    use crate::{Doing, Instant, Span};
 
     fn phase(t: u64, phase: Phase) -> Event {
         let (slot, fault, snapshot_error, empty) = (0, false, false, false);

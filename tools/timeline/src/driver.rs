@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads the driver's tracepoints (docs/tracing.md) in the text form of tracefs, perf or trace-cmd.
 
+use crate::clock::{Bounds, Line as Clock};
 use crate::{Doing, End, Span, Timeline, Turn};
 use anyhow::{anyhow, Context as _, Result};
 use std::collections::BTreeMap;
@@ -46,6 +47,13 @@ impl<'a> Event<'a> {
         let text = self
             .text(field)
             .with_context(|| format!("fermata_{} without {field}", self.name))?;
+        text.parse()
+            .with_context(|| format!("fermata_{}: {field}={text}", self.name))
+    }
+
+    /// Returns a field as a number of 64 bits.
+    fn unsigned(&self, field: &str) -> Result<u64> {
+        let text = self.text(field).unwrap_or("");
         text.parse()
             .with_context(|| format!("fermata_{}: {field}={text}", self.name))
     }
@@ -102,35 +110,112 @@ fn nanoseconds(time: &str) -> Option<u64> {
 }
 
 /// A job on a slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Run {
     ctx: u64,
     from: u64,
     resumed: bool,
-    /// Time of the restore.
+    /// Time of the restore, as the status tells.
     restore: u64,
-    /// Time of the last PAUSE.
-    pause: Option<u64>,
+    /// Since when the job had waited.
+    waited: Option<Since>,
+    /// When the context was loaded, if the slot was vacant.
+    loaded: Option<u64>,
+    /// When PAUSE, or an order to stop, was written, and why.
+    pauses: Vec<(u64, String)>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// Since when a job waits.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    /// A time of the trace.
+    Time(u64),
+    /// The end of the run with this index in [`Reader::past`].
+    EndOf(usize),
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug)]
+struct Past {
+    run: Run,
+    slot: usize,
+    end: End,
+    to: u64,
+    record: Option<Record>,
+}
+
+/// The times of a run's record, by the card's clock.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    began: u64,
+    worked: u64,
+    stopped: u64,
+    left: u64,
+    /// Index in [`Reader::clocks`].
+    clock: usize,
+}
+
+impl Record {
+    /// Returns the times of a stop; `None`: it has none, or not in the order of a run. A run that
+    /// did not work, or was not saved, has no save.
+    fn of(event: &Event<'_>, saved: bool, clock: usize) -> Result<Option<Self>> {
+        if event.text("left").is_none() {
+            return Ok(None);
+        }
+        let time = |field| event.unsigned(field);
+        let left = time("left")?;
+        let at = |time: u64| if time == 0 { left } else { time };
+        let record = Self {
+            began: time("began")?,
+            worked: at(time("worked")?),
+            stopped: if saved { at(time("stopped")?) } else { left },
+            left,
+            clock,
+        };
+        let times = [record.began, record.worked, record.stopped, left];
+        let ordered = times.windows(2).all(|pair| {
+            let passed = pair[1].wrapping_sub(pair[0]);
+            passed as i64 >= 0
+        });
+        Ok((left != 0 && record.began != 0 && ordered).then_some(record))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
 struct Slot {
     run: Option<Run>,
-    /// Since when the slot is free.
-    free: Option<u64>,
+    /// The context that was loaded while the slot was vacant, and when.
+    loaded: Option<(u64, u64)>,
 }
 
 /// Builds a timeline of one card's events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reader {
     timeline: Timeline,
     slots: Vec<Slot>,
+    past: Vec<Past>,
+    /// What is known of the card's clock, anew after each reset or sleep of the card.
+    clocks: Vec<Bounds>,
     /// Contexts whose jobs wait, and since when.
-    waiting: BTreeMap<u64, u64>,
+    waiting: BTreeMap<u64, Since>,
     /// Processes of contexts.
     pids: BTreeMap<u64, u32>,
     /// Commands of contexts' processes.
     commands: BTreeMap<u64, String>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            timeline: Timeline::default(),
+            slots: Vec::new(),
+            past: Vec::new(),
+            clocks: vec![Bounds::default()],
+            waiting: BTreeMap::new(),
+            pids: BTreeMap::new(),
+            commands: BTreeMap::new(),
+        }
+    }
 }
 
 /// The contents of a trace.
@@ -144,6 +229,9 @@ pub struct Trace {
     pub commands: BTreeMap<u64, String>,
     /// Number of lost events, as far as the trace reports them.
     pub lost: u64,
+    /// By how many nanoseconds times of records can be off, at most; `None`: there are none, or no
+    /// run began on a vacant slot.
+    pub uncertainty: Option<f64>,
 }
 
 /// Reads a trace and returns the part about one card.
@@ -167,6 +255,9 @@ impl Reader {
         if matches!(event.name, "interrupt" | "card") {
             if let Some(what) = event.text("event") {
                 self.timeline.note(None, what, at);
+                if matches!(what, "thawed" | "removed") {
+                    self.clocks.push(Bounds::default());
+                }
             }
             return Ok(());
         }
@@ -184,7 +275,7 @@ impl Reader {
         }
         match event.name {
             "arrival" => {
-                self.waiting.insert(ctx, at);
+                self.waiting.insert(ctx, Since::Time(at));
                 if event.text("urgency") == Some("latency-critical") {
                     self.timeline.note(None, ARRIVAL, at);
                 }
@@ -205,12 +296,15 @@ impl Reader {
         let at = event.at;
         match event.name {
             "start" => self.start(slot, ctx, event.number("resume")? != 0, at),
+            "load" => {
+                let now = &mut self.slots[slot];
+                now.loaded = now.run.is_none().then_some((ctx, at));
+            }
             "pause" => {
                 if let Some(run) = &mut self.slots[slot].run {
-                    run.pause = Some(at);
+                    let why = event.text("why").unwrap_or("");
+                    run.pauses.push((at, why.into()));
                 }
-                let why = event.text("why").unwrap_or("");
-                self.timeline.note(Some(slot), format!("PAUSE ({why})"), at);
             }
             "status" => {
                 let restore = u64::try_from(event.number("restore")?)? * 1_000;
@@ -218,15 +312,23 @@ impl Reader {
                     run.restore = restore;
                 }
             }
-            "stop" => match event.text("why") {
-                Some("paused" | "empty") => {
-                    self.stop(slot, End::Saved, at);
-                    self.waiting.insert(ctx, at);
+            "stop" => {
+                let why = event.text("why");
+                let saved = matches!(why, Some("paused" | "empty" | "snapshot-error"));
+                let record = Record::of(event, saved, self.clocks.len() - 1)?;
+                let end = match why {
+                    Some("paused" | "empty") => End::Saved,
+                    Some("dropped") => End::Reset,
+                    _ => End::Finished,
+                };
+                self.stop(slot, end, at, record);
+                if end == End::Saved {
+                    let index = self.past.len().checked_sub(1);
+                    let since = index.map_or(Since::Time(at), Since::EndOf);
+                    self.waiting.insert(ctx, since);
                 }
-                Some("dropped") => self.stop(slot, End::Reset, at),
-                _ => self.stop(slot, End::Finished, at),
-            },
-            "reset" if event.number("hold")? != 0 => self.stop(slot, End::Reset, at),
+            }
+            "reset" if event.number("hold")? != 0 => self.stop(slot, End::Reset, at, None),
             "keep" => self.timeline.note(Some(slot), "kept for a hint", at),
             "fault" => self.timeline.note(Some(slot), "refused access", at),
             "quarantine" => self.timeline.note(Some(slot), "out of use", at),
@@ -248,64 +350,147 @@ impl Reader {
     }
 
     fn start(&mut self, slot: usize, ctx: u64, resumed: bool, at: u64) {
-        let waits = self.waiting.remove(&ctx);
-        if let (Some(free), Some(waits)) = (self.slots[slot].free.take(), waits) {
-            self.span(slot, ctx, Doing::Gap, free.max(waits), at);
-        }
-        self.slots[slot].run = Some(Run {
+        let waited = self.waiting.remove(&ctx);
+        let now = &mut self.slots[slot];
+        let loaded = now.loaded.take().filter(|(loaded, _)| *loaded == ctx);
+        now.run = Some(Run {
             ctx,
             from: at,
             resumed,
             restore: 0,
-            pause: None,
+            waited,
+            loaded: loaded.map(|(_, at)| at),
+            pauses: Vec::new(),
         });
     }
 
-    fn stop(&mut self, slot: usize, end: End, at: u64) {
+    fn stop(&mut self, slot: usize, end: End, to: u64, record: Option<Record>) {
         let Some(run) = self.slots[slot].run.take() else {
             return;
         };
-        self.slots[slot].free = Some(at);
-        let saves = run.pause.filter(|_| end == End::Saved).unwrap_or(at);
-        let runs = (run.from + run.restore).min(saves);
-        if run.resumed {
-            self.span(slot, run.ctx, Doing::Restore, run.from, runs);
+        if let Some(Record {
+            began, left, clock, ..
+        }) = record
+        {
+            let clock = &mut self.clocks[clock];
+            clock.not_after(left, to);
+            if let Some(loaded) = run.loaded {
+                clock.not_before(began, loaded);
+            }
         }
-        self.span(slot, run.ctx, Doing::Run, runs, saves);
-        if end == End::Saved {
-            self.span(slot, run.ctx, Doing::Save, saves, at);
-        }
-        self.timeline.turns.push(Turn {
+        self.past.push(Past {
+            run,
             slot,
-            job: run.ctx,
-            resumed: run.resumed,
-            from: run.from,
-            to: at,
             end,
-        });
-    }
-
-    fn span(&mut self, slot: usize, job: u64, doing: Doing, from: u64, to: u64) {
-        self.timeline.spans.push(Span {
-            slot,
-            job,
-            doing,
-            from,
             to,
+            record,
         });
     }
 
     /// Ends activities and turns at the end of the trace.
     pub fn end(mut self, lost: u64) -> Trace {
         for slot in 0..self.slots.len() {
-            self.stop(slot, End::Open, self.timeline.last);
+            self.stop(slot, End::Open, self.timeline.last, None);
+        }
+        let clocks = std::mem::take(&mut self.clocks).into_iter();
+        let clocks: Vec<Clock> = clocks.map(Bounds::line).collect();
+        let mut free = vec![None; self.slots.len()];
+        let mut ends = Vec::new();
+        for past in std::mem::take(&mut self.past) {
+            let turn = past.turn(&clocks);
+            let waited = match past.run.waited {
+                Some(Since::Time(at)) => Some(at),
+                Some(Since::EndOf(index)) => ends.get(index).copied(),
+                None => None,
+            };
+            if let (Some(free), Some(waited)) = (free[past.slot], waited) {
+                self.gap(&turn, free, waited);
+            }
+            self.note_pauses(past.run.pauses, &turn);
+            free[past.slot] = Some(turn.to);
+            ends.push(turn.to);
+            self.timeline.add(turn);
         }
         self.timeline.sort();
+        let uncertain = clocks.iter().filter_map(|clock| clock.uncertainty);
         Trace {
             timeline: self.timeline,
             pids: self.pids,
             commands: self.commands,
             lost,
+            uncertainty: uncertain.reduce(f64::max),
+        }
+    }
+
+    /// Adds the time for which a slot was free while the job of the turn waited.
+    fn gap(&mut self, turn: &Turn, free: u64, waited: u64) {
+        let from = free.max(waited);
+        if from < turn.from {
+            self.timeline.spans.push(Span {
+                slot: turn.slot,
+                job: turn.job,
+                doing: Doing::Gap,
+                from,
+                to: turn.from,
+            });
+        }
+    }
+
+    /// Notes the PAUSEs of a turn. An order to stop is written in advance, and a later order takes
+    /// its place: the last one counts, from the moment at which the job stopped.
+    fn note_pauses(&mut self, pauses: Vec<(u64, String)>, turn: &Turn) {
+        let mut note = |at, why: &str| {
+            let what = format!("PAUSE ({why})");
+            self.timeline.note(Some(turn.slot), what, at);
+        };
+        if turn.by_record {
+            let last = pauses.last().filter(|_| turn.end != End::Finished);
+            if let Some((_, why)) = last {
+                note(turn.stopped, why);
+            }
+            return;
+        }
+        pauses.iter().for_each(|(at, why)| note(*at, why));
+    }
+}
+
+impl Past {
+    /// Returns the turn, with the times of the record if there is one.
+    fn turn(&self, clocks: &[Clock]) -> Turn {
+        let &Self {
+            ref run,
+            slot,
+            end,
+            to,
+            record,
+        } = self;
+        let turn = Turn {
+            slot,
+            job: run.ctx,
+            resumed: run.resumed,
+            from: run.from,
+            worked: to,
+            stopped: to,
+            to,
+            end,
+            by_record: record.is_some(),
+        };
+        if let Some(record) = record {
+            let time = |card| clocks[record.clock].convert(card);
+            return Turn {
+                from: time(record.began),
+                worked: time(record.worked),
+                stopped: time(record.stopped),
+                to: time(record.left),
+                ..turn
+            };
+        }
+        let pause = run.pauses.last().filter(|_| end == End::Saved);
+        let stopped = pause.map_or(to, |(at, _)| *at);
+        Turn {
+            worked: (run.from + run.restore).min(stopped),
+            stopped,
+            ..turn
         }
     }
 }
@@ -363,6 +548,70 @@ CPU:1 [LOST 7 EVENTS]
         let instants: Vec<_> = trace.timeline.instants.iter().map(|i| &*i.what).collect();
         assert_eq!(instants, [ARRIVAL, "PAUSE (outranked)"]);
         assert_eq!(read(TRACE.as_bytes(), 1).unwrap().timeline.turns.len(), 1);
+        assert_eq!(trace.uncertainty, None);
+    }
+
+    /// A card with a relay, whose clock is 5 s ahead. It began the first job 10 us after that was
+    /// loaded, and the driver sees each end at least 20 us later. The order to stop is written when
+    /// the slice begins; the second job ends by itself.
+    const RELAY: &str = "\
+ demo-12 [000] d..1. 1.000100: fermata_arrival: card=fermata0 slot=-1 ctx=1 pid=12 urgency=best-effort cause=start
+ demo-12 [000] d..1. 1.000101: fermata_load: card=fermata0 slot=0 ctx=1 pid=12 written=5 cleared=0
+ demo-12 [000] d..1. 1.000105: fermata_start: card=fermata0 slot=0 ctx=1 pid=12 resume=0 why=turn
+    c-13 [001] d..1. 1.000150: fermata_arrival: card=fermata0 slot=-1 ctx=2 pid=13 urgency=best-effort cause=start
+    c-13 [001] d..1. 1.000151: fermata_pause: card=fermata0 slot=0 ctx=1 pid=12 why=slice waiter=2 boundary=0
+    c-13 [001] d..1. 1.000152: fermata_load: card=fermata0 slot=0 ctx=2 pid=13 written=5 cleared=0
+ <idle>-0 [001] d.h1. 1.002250: fermata_stop: card=fermata0 slot=0 ctx=1 pid=12 why=paused began=6000111000 worked=6000113000 stopped=6002113000 left=6002230000
+ <idle>-0 [001] d.h1. 1.002251: fermata_start: card=fermata0 slot=0 ctx=2 pid=13 resume=1 why=turn
+ <idle>-0 [001] d.h1. 1.002252: fermata_pause: card=fermata0 slot=0 ctx=2 pid=13 why=slice waiter=1 boundary=0
+ <idle>-0 [001] d.h1. 1.003700: fermata_stop: card=fermata0 slot=0 ctx=2 pid=13 why=finished began=6002230000 worked=6002330000 stopped=6003590000 left=6003600000
+ <idle>-0 [001] d.h1. 1.003701: fermata_start: card=fermata0 slot=0 ctx=1 pid=12 resume=1 why=turn
+ <idle>-0 [001] d.h1. 1.003702: fermata_pause: card=fermata0 slot=0 ctx=1 pid=12 why=request waiter=0 boundary=0
+ <idle>-0 [001] d.h1. 1.003720: fermata_stop: card=fermata0 slot=0 ctx=1 pid=12 why=paused began=6003630000 worked=0 stopped=0 left=6003700000
+";
+
+    #[test]
+    fn spans_of_a_relay_are_those_of_the_records() {
+        let trace = read(RELAY.as_bytes(), 0).unwrap();
+        // Between 10 us too early and 20 us too late lie 5 us.
+        let expected = [
+            (1, Doing::Restore, 116, 118),
+            (1, Doing::Run, 118, 2_118),
+            (1, Doing::Save, 2_118, 2_235),
+            (2, Doing::Restore, 2_235, 2_335),
+            (2, Doing::Run, 2_335, 3_605),
+            (1, Doing::Gap, 3_605, 3_635),
+            (1, Doing::Restore, 3_635, 3_705),
+        ];
+        assert_eq!(told(&trace), expected);
+        assert_eq!(trace.uncertainty.map(f64::round), Some(15_000.0));
+        let turns = &trace.timeline.turns;
+        assert!(turns.iter().all(|turn| turn.by_record));
+        let ends: Vec<_> = turns.iter().map(|turn| turn.end).collect();
+        assert_eq!(ends, [End::Saved, End::Finished, End::Saved]);
+        let instants = trace.timeline.instants.iter();
+        let pauses: Vec<_> = instants.map(|i| (i.at - 1_000_000_000, &*i.what)).collect();
+        let expected = [(2_118_000, "PAUSE (slice)"), (3_705_000, "PAUSE (request)")];
+        assert_eq!(pauses, expected);
+    }
+
+    #[test]
+    fn a_card_that_was_asleep_may_have_another_clock() {
+        let stop = |at: u32, left: u32| {
+            format!(
+                "a-1 [0] {at}.000500: fermata_start: card=fermata0 slot=0 ctx=1 pid=0 resume=0 why=turn\n\
+                 a-1 [0] {at}.000900: fermata_stop: card=fermata0 slot=0 ctx=1 pid=0 why=finished \
+                 began={left}100 worked={left}200 stopped={left}300 left={left}400\n"
+            )
+        };
+        let text = stop(10, 5) + "a-1 [0] 20.0: fermata_card: card=fermata0 event=thawed\n";
+        let trace = read((text + &stop(30, 1)).as_bytes(), 0).unwrap();
+        let ends: Vec<_> = trace.timeline.turns.iter().map(|turn| turn.to).collect();
+        assert_eq!(ends, [10_000_900_000, 30_000_900_000]);
+        // A record whose times are not in order is none.
+        let wrong = stop(10, 5).replace("worked=5200", "worked=5450");
+        let trace = read(wrong.as_bytes(), 0).unwrap();
+        assert!(!trace.timeline.turns[0].by_record);
     }
 
     #[test]

@@ -8,18 +8,21 @@
 //! that of the guest. Both count nanoseconds; the guest's clock depends on a measurement of the
 //! processor's speed. Causes come before effects: the driver writes START before the card takes it,
 //! and the card ends a turn before the driver notices. So each turn of the card must fit into the
-//! driver's turn, and bounds the difference of the clocks.
+//! driver's turn, and bounds the difference of the clocks. On a card with a relay, the driver's view
+//! has the times of the runs' records, which are converted from the card's clock in the same way.
 
 #[cfg(feature = "card")]
 pub mod card;
 pub mod chrome;
+mod clock;
+mod compare;
 mod coverage;
 pub mod driver;
 pub mod svg;
 
-use anyhow::{bail, Result};
+pub use compare::{compare, Fit};
+
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// An activity of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,7 +78,7 @@ pub enum End {
     Open,
 }
 
-/// A turn of a job on a slot, which begins with START.
+/// A turn of a job on a slot, which begins with START, or when an order is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Number of the slot.
@@ -86,10 +89,40 @@ pub struct Turn {
     pub resumed: bool,
     /// Begin.
     pub from: u64,
+    /// End of the restore, and of the loading of the context on a card with a relay; `to` if the job
+    /// never worked.
+    pub worked: u64,
+    /// Begin of the save; `to` if there was no save.
+    pub stopped: u64,
     /// End.
     pub to: u64,
     /// How the turn ended.
     pub end: End,
+    /// The times are those of the run's record.
+    pub by_record: bool,
+}
+
+impl Turn {
+    /// Returns what the slot did in the turn, without activities that took no time.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        let &Self { slot, job, .. } = self;
+        let parts = [
+            (Doing::Restore, self.from, self.worked),
+            (Doing::Run, self.worked, self.stopped),
+            (Doing::Save, self.stopped, self.to),
+        ];
+        let span = move |(doing, from, to)| Span {
+            slot,
+            job,
+            doing,
+            from,
+            to,
+        };
+        parts
+            .into_iter()
+            .filter(|(_, from, to)| to > from)
+            .map(span)
+    }
 }
 
 /// An event.
@@ -114,8 +147,8 @@ pub struct Timeline {
     pub turns: Vec<Turn>,
     /// Events.
     pub instants: Vec<Instant>,
-    /// The slots are switched by orders: the driver learns of a turn after it has begun.
-    pub by_order: bool,
+    /// The card tells the driver how long a restore took.
+    pub tells_restore: bool,
     pub(crate) last: u64,
 }
 
@@ -128,6 +161,13 @@ impl Timeline {
     pub(crate) fn sort(&mut self) {
         self.spans.sort_by_key(|span| (span.from, span.slot));
         self.turns.sort_by_key(|turn| (turn.from, turn.slot));
+        self.instants.sort_by_key(|instant| instant.at);
+    }
+
+    /// Adds a turn and what the slot did in the turn.
+    pub(crate) fn add(&mut self, turn: Turn) {
+        self.spans.extend(turn.spans());
+        self.turns.push(turn);
     }
 
     /// Returns the time of the first activity or event.
@@ -189,222 +229,5 @@ impl Timeline {
             }
         }
         jobs
-    }
-}
-
-/// Resolution of the driver's times, in nanoseconds.
-const RESOLUTION: u64 = 1_000;
-
-/// How the two views fit together.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fit {
-    /// Number of common turns.
-    pub turns: usize,
-    /// The driver's clock minus the card's, at the card's time `since`...
-    offset: f64,
-    since: f64,
-    /// ... and by how much that grows with each nanosecond.
-    drift: f64,
-}
-
-impl Fit {
-    /// Converts a time of the card to the driver's clock.
-    pub fn driver_time(&self, card: u64) -> u64 {
-        let ahead = card as f64 - self.since;
-        (card as f64 + self.offset + self.drift * ahead).max(0.0) as u64
-    }
-
-    /// Converts the card's timeline to the driver's clock.
-    pub fn translate(&self, card: &Timeline) -> Timeline {
-        let mut card = card.clone();
-        for span in &mut card.spans {
-            (span.from, span.to) = (self.driver_time(span.from), self.driver_time(span.to));
-        }
-        for turn in &mut card.turns {
-            (turn.from, turn.to) = (self.driver_time(turn.from), self.driver_time(turn.to));
-        }
-        for instant in &mut card.instants {
-            instant.at = self.driver_time(instant.at);
-        }
-        card.last = self.driver_time(card.last);
-        card
-    }
-}
-
-/// Compares the two views: each slot must have the same turns in the same order, with the same kind
-/// of start and end and the same job, and each turn of the card must fit into the driver's.
-///
-/// # Errors
-///
-/// The first difference.
-pub fn compare(card: &Timeline, driver: &Timeline) -> Result<Fit> {
-    let slots = card.engines.len().max(driver.engines.len());
-    let mut pairs = Vec::new();
-    for slot in 0..slots {
-        let of = |timeline: &Timeline| -> Vec<Turn> {
-            let turns = timeline.turns.iter();
-            turns.filter(|turn| turn.slot == slot).copied().collect()
-        };
-        let (cards, drivers) = (of(card), of(driver));
-        for (n, (of_card, of_driver)) in cards.iter().zip(&drivers).enumerate() {
-            compare_turn(of_card, of_driver, card.by_order)
-                .map_err(|error| error.context(format!("slot {slot}, turn {n}")))?;
-            pairs.push((*of_card, *of_driver));
-        }
-        if cards.len() != drivers.len() {
-            let (cards, drivers) = (cards.len(), drivers.len());
-            bail!("slot {slot}: {cards} turns on the card, {drivers} of the driver");
-        }
-    }
-    compare_jobs(&pairs)?;
-    fit(&pairs)
-}
-
-/// Compares a turn. If the driver ends a turn by a reset, it does not know how the turn would have
-/// ended, and the card learns of the reset later. The durations are compared unless the slots are
-/// switched `by_order`: then the driver sees both ends of a turn late, by different amounts.
-fn compare_turn(card: &Turn, driver: &Turn, by_order: bool) -> Result<()> {
-    let same_end = driver.end == End::Reset || card.end == driver.end;
-    if card.resumed != driver.resumed || !same_end {
-        bail!("the card saw {card:?}, the driver {driver:?}");
-    }
-    let (of_card, of_driver) = (card.to - card.from, driver.to - driver.from);
-    let is_longer = of_card > of_driver + RESOLUTION;
-    if is_longer && driver.end != End::Reset && !by_order {
-        bail!(
-            "it took {of_card} ns on the card, and {of_driver} ns of the driver's, which must \
-             be more"
-        );
-    }
-    Ok(())
-}
-
-/// Checks that all turns of one job of the card belong to the same context.
-fn compare_jobs(pairs: &[(Turn, Turn)]) -> Result<()> {
-    let mut contexts = BTreeMap::new();
-    for (card, driver) in pairs {
-        let context = *contexts.entry(card.job).or_insert(driver.job);
-        if context != driver.job {
-            let job = card.job;
-            bail!(
-                "job {job:#x} of the card is of contexts {context} and {}",
-                driver.job
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Fits a line to the middles of the ranges that the turns allow.
-fn fit(pairs: &[(Turn, Turn)]) -> Result<Fit> {
-    let points: Vec<(f64, f64)> = pairs
-        .iter()
-        .filter(|(_, driver)| driver.end != End::Reset)
-        .map(|(card, driver)| {
-            let at = (card.from + card.to) as f64 / 2.0;
-            (at, (driver.from + driver.to) as f64 / 2.0 - at)
-        })
-        .collect();
-    if points.is_empty() {
-        bail!("nothing to compare: neither tells of a turn that ended by itself");
-    }
-    let count = points.len() as f64;
-    let mean = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (since, offset) = (mean(&|p| p.0), mean(&|p| p.1));
-    let spread = mean(&|p| (p.0 - since).powi(2));
-    let drift = if spread > 0.0 {
-        mean(&|p| (p.0 - since) * (p.1 - offset)) / spread
-    } else {
-        0.0
-    };
-    Ok(Fit {
-        turns: pairs.len(),
-        offset,
-        since,
-        drift,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn turn(job: u64, from: u64, to: u64, end: End) -> Turn {
-        Turn {
-            slot: 0,
-            job,
-            resumed: false,
-            from,
-            to,
-            end,
-        }
-    }
-
-    fn timeline(turns: &[Turn]) -> Timeline {
-        Timeline {
-            engines: vec!["list".into()],
-            turns: turns.to_vec(),
-            ..Timeline::default()
-        }
-    }
-
-    const MS: u64 = 1_000_000;
-
-    fn views() -> (Vec<Turn>, Vec<Turn>) {
-        let card = [
-            turn(0xa, 10 * MS, 20 * MS, End::Saved),
-            turn(0xb, 21 * MS, 30 * MS, End::Finished),
-        ];
-        let driver = [
-            turn(1, 109 * MS, 121 * MS, End::Saved),
-            turn(2, 121 * MS, 130 * MS, End::Finished),
-        ];
-        (card.into(), driver.into())
-    }
-
-    #[test]
-    fn views_of_the_same() {
-        let (card, driver) = views();
-        let fit = compare(&timeline(&card), &timeline(&driver)).unwrap();
-        assert_eq!(fit.turns, 2);
-        let mut both = timeline(&card);
-        both.spans.push(Span {
-            slot: 0,
-            job: 0xa,
-            doing: Doing::Run,
-            from: 10 * MS,
-            to: 20 * MS,
-        });
-        let moved = fit.translate(&both);
-        assert!(moved.turns[0].from.abs_diff(110 * MS) < MS / 10);
-        assert!(moved.spans[0].to.abs_diff(120 * MS) < MS / 10);
-    }
-
-    fn difference(change: impl FnOnce(&mut Vec<Turn>, &mut Vec<Turn>)) -> String {
-        let (mut card, mut driver) = views();
-        change(&mut card, &mut driver);
-        format!(
-            "{:#}",
-            compare(&timeline(&card), &timeline(&driver)).unwrap_err()
-        )
-    }
-
-    #[test]
-    fn differences_are_found() {
-        let missing = difference(|card, _| card.truncate(1));
-        assert_eq!(missing, "slot 0: 1 turns on the card, 2 of the driver");
-        let other = difference(|card, _| card[1].end = End::Saved);
-        assert!(other.starts_with("slot 0, turn 1: the card saw"));
-        let kind = difference(|_, driver| driver[0].resumed = true);
-        assert!(kind.starts_with("slot 0, turn 0"));
-        let long = difference(|card, _| card[1].to += MS);
-        assert!(long.contains("must be more"));
-        let context = difference(|card, _| card[1].job = 0xa);
-        assert_eq!(context, "job 0xa of the card is of contexts 1 and 2");
-        let nothing = difference(|card, driver| {
-            card.clear();
-            driver.clear();
-        });
-        assert!(nothing.starts_with("nothing to compare"));
     }
 }

@@ -159,7 +159,13 @@ fn main() -> Result<()> {
         (None, Some(trace)) => vec![driver_view(&options, trace, None)?],
         (Some((log, _)), Some(mut trace)) => {
             let fit = compare(&log, &trace.timeline)?;
-            println!("{} turns, the same for the card and the driver", fit.turns);
+            println!("{fit}");
+            if let Some(ns) = trace.uncertainty {
+                println!(
+                    "The card's clock is converted to the driver's, at most {:.0} us off",
+                    ns / 1e3
+                );
+            }
             trace.timeline.engines.clone_from(&log.engines);
             let log = fit.translate(&log);
             let first = trace.timeline.first();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The picture: slots are rows, jobs are colours; saves and restores are lighter. The area of a
+//! The picture: slots are rows, jobs are colours; saves and restores are faint. The area of a
 //! colour stands for time, however short the spans are ([`coverage`](crate::coverage)).
 
 use crate::coverage::{self, Stretch};
@@ -234,7 +234,7 @@ impl<'a> Picture<'a> {
         if does(&[Doing::Save, Doing::Restore]) {
             let color = self.colors.first().copied().unwrap_or(GAP);
             let mark = Mark::Pair(color, color.tint());
-            entries.push(Entry::new(mark, "lighter: save or restore"));
+            entries.push(Entry::new(mark, "faint: save or restore"));
         }
         if does(&[Doing::Gap]) {
             entries.push(Entry::new(Mark::Box(GAP), "free while a job waits"));
