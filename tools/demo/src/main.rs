@@ -106,6 +106,8 @@ fn main() -> ExitCode {
 /// Time limit for all waits; only a hang reaches it.
 const TIMEOUT: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(200);
+/// The name of the tenant that is killed while its job runs.
+const VICTIM: &str = "to-be-killed";
 
 /// A tenant's process.
 struct Tenant {
@@ -282,7 +284,7 @@ impl Demo<'_> {
     fn together(&mut self, slice_us: u64, slots: u32) -> Result<Phase> {
         let name = format!("{:.1} ms slices", slice_us as f64 / 1e3);
         println!("\nTogether, {name}:");
-        let doomed = self.spawn("doomed", Job::Endless)?;
+        let victim = self.spawn(VICTIM, Job::Endless)?;
         let tokens: Vec<u64> = self.tenants.keys().copied().collect();
         for &token in &tokens {
             self.prepare(token, slice_us * 1000)?;
@@ -292,8 +294,8 @@ impl Demo<'_> {
         let before: Vec<_> = (0..slots)
             .map(|slot| self.control.runs(slot))
             .collect::<Result<_>>()?;
-        // The doomed tenant starts first, so that it dies in the middle of its slices.
-        for &token in std::iter::once(&doomed).chain(tokens.iter().filter(|t| **t != doomed)) {
+        // The victim starts first, so that it dies in the middle of its slices.
+        for &token in std::iter::once(&victim).chain(tokens.iter().filter(|t| **t != victim)) {
             self.tenant(token).request(&Request::Go)?;
         }
         let started = Instant::now();
@@ -310,8 +312,8 @@ impl Demo<'_> {
                 Ok((token, Some(Reply::Done(ending)))) => {
                     endings.insert(token, ending);
                 }
-                // The last reply of the doomed tenant, of this phase or of the previous one.
-                Ok((token, None)) if token == doomed && killed_after.is_some() => {}
+                // The last reply of the victim, of this phase or of the previous one.
+                Ok((token, None)) if token == victim && killed_after.is_some() => {}
                 Ok((token, None)) if !self.tenants.contains_key(&token) => {}
                 Ok((token, word)) => bail!("{}: {word:?}", self.tenants[&token].name),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -323,20 +325,23 @@ impl Demo<'_> {
                 all_there = tokens
                     .iter()
                     .all(|t| runs.iter().any(|r| r.1.get(t).is_some_and(|r| r.turns > 0)));
+                if all_there {
+                    self.control.ask(&format!("mark text=all-{slice_us}us"))?;
+                }
                 for slot in 0..slots {
                     self.control.ask(&format!("gaps clear slot={slot}"))?;
                 }
             }
             view.show(started.elapsed(), &runs, &self.tenants, &endings);
-            let slot = self.tenants[&doomed].slot as usize;
-            let turns = runs[slot].1.get(&doomed).map_or(0, |r| r.turns);
+            let slot = self.tenants[&victim].slot as usize;
+            let turns = runs[slot].1.get(&victim).map_or(0, |r| r.turns);
             let half = self.tenants.values().any(|t| {
                 let ran = runs[slot].1.get(&t.token).map_or(0, |r| r.busy_ns);
-                t.slot as usize == slot && t.token != doomed && ran > t.alone.run_ns / 2
+                t.slot as usize == slot && t.token != victim && ran > t.alone.run_ns / 2
             });
             if killed_after.is_none() && turns > 1 && (half || endings.len() == others) {
-                self.kill(doomed)?;
-                view.show_event(started.elapsed(), "doomed is killed (SIGKILL)");
+                self.kill(victim)?;
+                view.show_event(started.elapsed(), &format!("{VICTIM} is killed (SIGKILL)"));
                 killed_after = Some(turns);
             }
         }
@@ -346,7 +351,7 @@ impl Demo<'_> {
             seconds: started.elapsed().as_secs_f64(),
             ..Phase::default()
         };
-        for &token in tokens.iter().filter(|t| **t != doomed) {
+        for &token in tokens.iter().filter(|t| **t != victim) {
             let slot = self.tenants[&token].slot;
             let card = self.control.runs(slot)?.get(&token).copied();
             let earlier = before[slot as usize].get(&token).copied();
@@ -354,7 +359,7 @@ impl Demo<'_> {
             let report = self.judge(token, &endings[&token], turns);
             phase.tenants.push(report);
         }
-        let gone = self.tenants.remove(&doomed).expect("the doomed one");
+        let gone = self.tenants.remove(&victim).expect("it is a tenant");
         phase.tenants.push(TenantReport {
             name: gone.name,
             engine: gone.job.engine_name().into(),
