@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! An SVG document under construction, and its colours. Coordinates are pixels and keep two decimals.
+//!
+//! A document has a background of its own, so that it is readable on any page; for readers who
+//! prefer dark pages, its style replaces each colour by its dark variant.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
@@ -29,6 +33,8 @@ pub struct Svg {
     width: f64,
     height: f64,
     body: String,
+    fills: BTreeSet<Color>,
+    strokes: BTreeSet<Color>,
 }
 
 /// Returns the estimated width of a text. SVG has no font metrics; the estimate fits wide fonts.
@@ -58,12 +64,14 @@ fn points(points: &[Point]) -> String {
 }
 
 impl Svg {
-    /// Returns a white picture.
+    /// Returns a white picture, which is dark for readers who prefer that.
     pub fn new(width: f64, height: f64) -> Self {
         let mut svg = Self {
             width,
             height,
             body: String::new(),
+            fills: BTreeSet::new(),
+            strokes: BTreeSet::new(),
         };
         svg.rect((0.0, 0.0), (width, height), Color::WHITE);
         svg
@@ -77,6 +85,7 @@ impl Svg {
     /// Adds a rectangle.
     pub fn rect(&mut self, (x, y): Point, (width, height): (f64, f64), fill: Color) {
         let [x, y, width, height] = [x, y, width, height].map(number);
+        self.fills.insert(fill);
         self.element(&format!(
             r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
         ));
@@ -85,6 +94,7 @@ impl Svg {
     /// Adds a filled path; `title` is what a browser shows when the pointer is on the path.
     pub fn path(&mut self, d: &str, fill: Color, title: &str) {
         let title = escape(title);
+        self.fills.insert(fill);
         self.element(&format!(
             r#"<path fill="{fill}" d="{d}"><title>{title}</title></path>"#
         ));
@@ -93,6 +103,7 @@ impl Svg {
     /// Adds a filled polygon.
     pub fn polygon(&mut self, corners: &[Point], fill: Color) {
         let corners = points(corners);
+        self.fills.insert(fill);
         self.element(&format!(r#"<polygon points="{corners}" fill="{fill}"/>"#));
     }
 
@@ -104,6 +115,7 @@ impl Svg {
     /// Adds connected lines.
     pub fn polyline(&mut self, corners: &[Point], stroke: Color, width: f64) {
         let (corners, width) = (points(corners), number(width));
+        self.strokes.insert(stroke);
         self.element(&format!(
             r#"<polyline points="{corners}" fill="none" stroke="{stroke}" stroke-width="{width}" stroke-linejoin="round"/>"#
         ));
@@ -112,6 +124,7 @@ impl Svg {
     /// Adds a disk.
     pub fn disk(&mut self, (x, y): Point, radius: f64, fill: Color) {
         let [x, y, radius] = [x, y, radius].map(number);
+        self.fills.insert(fill);
         self.element(&format!(
             r#"<circle cx="{x}" cy="{y}" r="{radius}" fill="{fill}"/>"#
         ));
@@ -126,6 +139,7 @@ impl Svg {
         };
         let (x, y, text) = (number(x), number(y + size * 0.36), escape(text));
         let size = number(size);
+        self.fills.insert(fill);
         self.element(&format!(
             r#"<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{fill}">{text}</text>"#
         ));
@@ -150,7 +164,20 @@ impl Svg {
             text,
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif">"#
         );
-        text + &self.body + "</svg>\n"
+        text + &self.style() + &self.body + "</svg>\n"
+    }
+
+    /// Returns the style for readers who prefer dark pages.
+    fn style(&self) -> String {
+        let rules = |attribute: &str, colors: &BTreeSet<Color>| -> String {
+            let rules = colors.iter().map(|color| {
+                let dark = color.dark();
+                format!("[{attribute}=\"{color}\"]{{{attribute}:{dark}}}\n")
+            });
+            rules.collect()
+        };
+        let (fills, strokes) = (rules("fill", &self.fills), rules("stroke", &self.strokes));
+        format!("<style>\n@media (prefers-color-scheme: dark) {{\n{fills}{strokes}}}\n</style>\n")
     }
 
     /// Writes the document to a file.
@@ -187,6 +214,9 @@ const PALETTE: [Color; 14] = [
     Color(0x22, 0x22, 0x77),
 ];
 
+/// The part of the colour in a tint.
+const TINT: f64 = 0.4;
+
 impl Color {
     /// White.
     pub const WHITE: Self = Self(0xff, 0xff, 0xff);
@@ -200,6 +230,10 @@ impl Color {
     pub const GRID: Self = Self(0xdd, 0xdd, 0xdd);
     /// The colour of grid lines at minor ticks.
     pub const FAINT: Self = Self(0xf2, 0xf2, 0xf2);
+    /// The dark page.
+    const DARK_PAGE: Self = Self(0x0d, 0x11, 0x17);
+    /// What is black on a light page, on the dark page.
+    const DARK_INK: Self = Self(0xf0, 0xf6, 0xfc);
 
     /// Returns the colour mixed with white: 0 is white, 1 the colour itself.
     #[must_use]
@@ -211,7 +245,90 @@ impl Color {
     /// Returns the light variant of a palette colour.
     #[must_use]
     pub fn tint(self) -> Self {
-        self.mix(0.4)
+        self.mix(TINT)
+    }
+
+    /// Returns the colour for a dark page. A grey keeps its contrast to the page. A palette colour
+    /// becomes light enough for thin lines, and keeps its hue. A tint is as near to the page as it is
+    /// on a light one.
+    #[must_use]
+    pub fn dark(self) -> Self {
+        let Self(r, g, b) = self;
+        if r == g && g == b {
+            return Self::DARK_INK.on_dark(1.0 - f64::from(r) / 255.0);
+        }
+        let least = f64::from(r.min(g).min(b));
+        if least < 255.0 * (1.0 - TINT) - 1.0 {
+            return self.lit();
+        }
+        let untint = |c: u8| (255.0 - (255.0 - f64::from(c)) / TINT).round() as u8;
+        Self(untint(r), untint(g), untint(b)).lit().on_dark(TINT)
+    }
+
+    /// Returns the colour mixed with the dark page: 0 is the page, 1 the colour itself.
+    fn on_dark(self, part: f64) -> Self {
+        let mix = |c: u8, page: u8| {
+            (f64::from(page) + (f64::from(c) - f64::from(page)) * part).round() as u8
+        };
+        let page = Self::DARK_PAGE;
+        Self(
+            mix(self.0, page.0),
+            mix(self.1, page.1),
+            mix(self.2, page.2),
+        )
+    }
+
+    /// Returns a light colour of the same hue: the darker the colour, the lighter.
+    fn lit(self) -> Self {
+        let [light, a, b] = self.lab();
+        let light = 0.92 - 0.42 * light;
+        // Not every hue is as saturated where it is light.
+        let mut part = 1.0;
+        while part > 0.0 {
+            if let Some(color) = Self::of_lab([light, a * part, b * part]) {
+                return color;
+            }
+            part -= 0.02;
+        }
+        Self::DARK_INK
+    }
+
+    /// Returns lightness, and the two colour coordinates, in `OKLab`.
+    fn lab(self) -> [f64; 3] {
+        let linear = |c: u8| match f64::from(c) / 255.0 {
+            c if c <= 0.04045 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
+        };
+        let [r, g, b] = [self.0, self.1, self.2].map(linear);
+        let l = (0.412_221 * r + 0.536_333 * g + 0.051_446 * b).cbrt();
+        let m = (0.211_903 * r + 0.680_700 * g + 0.107_397 * b).cbrt();
+        let s = (0.088_302 * r + 0.281_719 * g + 0.629_979 * b).cbrt();
+        [
+            0.210_454 * l + 0.793_618 * m - 0.004_072 * s,
+            1.977_998 * l - 2.428_592 * m + 0.450_594 * s,
+            0.025_904 * l + 0.782_772 * m - 0.808_676 * s,
+        ]
+    }
+
+    /// Returns the colour with these coordinates in `OKLab`, if there is one.
+    fn of_lab([light, a, b]: [f64; 3]) -> Option<Self> {
+        let l = (light + 0.396_338 * a + 0.215_804 * b).powi(3);
+        let m = (light - 0.105_561 * a - 0.063_854 * b).powi(3);
+        let s = (light - 0.089_484 * a - 1.291_486 * b).powi(3);
+        let linear = [
+            4.076_742 * l - 3.307_712 * m + 0.230_970 * s,
+            -1.268_438 * l + 2.609_757 * m - 0.341_319 * s,
+            -0.004_196 * l - 0.703_419 * m + 1.707_615 * s,
+        ];
+        if linear.iter().any(|c| !(-0.001..=1.001).contains(c)) {
+            return None;
+        }
+        let [r, g, b] = linear.map(|c| match c.clamp(0.0, 1.0) {
+            c if c <= 0.003_131 => c * 12.92,
+            c => 1.055 * c.powf(1.0 / 2.4) - 0.055,
+        });
+        let byte = |c: f64| (c * 255.0).round() as u8;
+        Some(Self(byte(r), byte(g), byte(b)))
     }
 }
 
@@ -307,23 +424,60 @@ mod tests {
 
     fn distance(a: Color, b: Color) -> f64 {
         let square = |(a, b): (f64, f64)| (a - b).powi(2);
-        let (a, b) = (lab(a), lab(b));
+        let (a, b) = (a.lab(), b.lab());
         a.into_iter().zip(b).map(square).sum::<f64>().sqrt()
     }
 
-    fn lab(Color(r, g, b): Color) -> [f64; 3] {
-        let linear = |c: u8| match f64::from(c) / 255.0 {
-            c if c <= 0.04045 => c / 12.92,
-            c => ((c + 0.055) / 1.055).powf(2.4),
+    #[test]
+    fn a_dark_page_has_the_same_contrasts() {
+        assert_eq!(Color::WHITE.dark(), Color::DARK_PAGE);
+        assert_eq!(Color::BLACK.dark(), Color::DARK_INK);
+        for (n, color) in PALETTE.iter().enumerate() {
+            let dark = color.dark();
+            assert!(contrast(dark, Color::DARK_PAGE) > 4.0, "{color}: {dark}");
+            let tint = color.tint().dark();
+            assert!(distance(tint, Color::DARK_PAGE) > 0.1, "{color}: {tint}");
+            assert!(
+                distance(tint, Color::NEUTRAL.dark()) > 0.03,
+                "{color}: {tint}"
+            );
+            for other in &PALETTE[..n] {
+                let apart = distance(dark, other.dark());
+                assert!(
+                    apart > 0.05,
+                    "{color} {other}: {dark}, {}, {apart}",
+                    other.dark()
+                );
+                assert!(
+                    distance(dark, other.tint().dark()) > 0.05,
+                    "{color} {other}"
+                );
+            }
+        }
+    }
+
+    /// Returns the contrast of two colours as the W3C's accessibility guidelines define it.
+    fn contrast(a: Color, b: Color) -> f64 {
+        let light = |color: Color| {
+            let linear = |c: u8| match f64::from(c) / 255.0 {
+                c if c <= 0.04045 => c / 12.92,
+                c => ((c + 0.055) / 1.055).powf(2.4),
+            };
+            0.2126 * linear(color.0) + 0.7152 * linear(color.1) + 0.0722 * linear(color.2) + 0.05
         };
-        let [r, g, b] = [r, g, b].map(linear);
-        let l = (0.412_221 * r + 0.536_333 * g + 0.051_446 * b).cbrt();
-        let m = (0.211_903 * r + 0.680_700 * g + 0.107_397 * b).cbrt();
-        let s = (0.088_302 * r + 0.281_719 * g + 0.629_979 * b).cbrt();
-        [
-            0.210_454 * l + 0.793_618 * m - 0.004_072 * s,
-            1.977_998 * l - 2.428_592 * m + 0.450_594 * s,
-            0.025_904 * l + 0.782_772 * m - 0.808_676 * s,
-        ]
+        let (a, b) = (light(a), light(b));
+        (a / b).max(b / a)
+    }
+
+    #[test]
+    fn each_colour_has_a_dark_variant_in_the_style() {
+        let mut svg = Svg::new(10.0, 10.0);
+        svg.line((0.0, 0.0), (9.0, 9.0), Color::INK, 1.0);
+        let text = svg.finish();
+        let (style, body) = text.split_once("</style>").unwrap();
+        assert!(style.contains("(prefers-color-scheme: dark)"));
+        for used in [r##"fill="#ffffff""##, r##"stroke="#333333""##] {
+            assert!(style.contains(&format!("[{used}]")) && body.contains(used));
+        }
     }
 }
