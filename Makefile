@@ -88,8 +88,8 @@ fuzz:
 mutate:
 	@selftests/mutate
 
-# SIM: other arguments (docs/simulator.md), e.g. SIM='compare --workloads C --loads 80'.
-SIM ?= all
+# SIM: other arguments (docs/simulator.md), e.g. SIM=all, or SIM='compare --workloads C --loads 80'.
+SIM ?= overview
 sim:
 	@vm/enter python3 -m fermatavm.cargo 'the simulator (80 s, once)' run --release --locked --package fermata-sim -- $(SIM)
 
@@ -185,7 +185,8 @@ help:
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (hours; selftests/mutate NAME: some of them)'
 	@echo '  make deb               Debian packages of module (DKMS), tools, libraries and header; build/deb'
 	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
-	@echo '  make sim               the scheduler over virtual time: workloads, loads, fleets; table, plots, build/reports/sim.json'
+	@echo '  make sim               the scheduler over virtual time: four modes on each workload; tables, plots, build/reports/sim.json'
+	@echo '                         (SIM=all: ten modes, a trace, gangs, fleets, placement)'
 	@echo '  make bench             with and without relay, beside a daemon on vfio-pci, no preemption, two bounds (BENCH=--quick: a short run; docs/benchmarks.md has the times);'
 	@echo '                         tables, plots, build/reports/bench.json; make bench-docs puts them into docs/'
 	@echo '  make instructions      instructions of a switch and of a call; build/reports/{module-,}instructions.json'

@@ -46,7 +46,9 @@ impl Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// The comparison, a trace and fleets, as `make sim` has them
+    /// Four modes on each workload, the saturated workload first, as `make sim` has them
+    Overview(CompareArgs),
+    /// The comparison, a trace, gangs, fleets and placement
     All {
         #[command(flatten)]
         compare: CompareArgs,
@@ -162,7 +164,7 @@ struct PlacementArgs {
 
 fn modes_help() -> String {
     format!(
-        "Modes: {}, which is a card that switches by itself [default: ten; for fleets, three; for gangs, one]",
+        "Modes: {}, which is a card that switches by itself [default: four; for compare, trace and all ten; for fleets three; for gangs one]",
         mode::NAMES
     )
 }
@@ -173,6 +175,7 @@ fn main() -> Result<()> {
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     println!("{}\n", report::costs(&args.costs));
     match &args.what {
+        What::Overview(compare) => run_overview(&args, compare, &mut report)?,
         What::All {
             compare,
             fleet,
@@ -239,27 +242,66 @@ fn workloads(what: &CompareArgs) -> Result<Vec<Workload>> {
     Ok(workloads)
 }
 
-fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
-    let workloads = workloads(what)?;
+/// The workload that the overview begins with: LC and BE together fill the slot.
+const SATURATED: &str = "C";
+
+fn run_overview(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
+    let mut workloads = workloads(what)?;
+    workloads.sort_by_key(|workload| workload.name != SATURATED);
+    let rows = compared(args, what, &workloads, &Mode::OVERVIEW);
+    report.phases = Some(what.phases);
+    println!("{}", report::LEGEND);
+    write_compared(&rows, &args.out.join("sim.txt"))?;
+    for workload in &workloads {
+        let own = rows.iter().filter(|row| row.workload == workload.name);
+        let mut own: Vec<&Row> = own.collect();
+        if own.iter().any(|row| row.natural) {
+            own.retain(|row| row.natural);
+        }
+        let Workload { name, text, .. } = workload;
+        println!("\n{name}: {text}\n{}", report::compare_table(&own));
+    }
+    let file = args.out.join("sim.txt");
+    println!("wrote {}: every mode at every load", file.display());
+    draw_compared(args, &workloads, rows, report)
+}
+
+/// Runs the comparison, with `modes` unless the arguments name others.
+fn compared(args: &Args, what: &CompareArgs, workloads: &[Workload], modes: &[Mode]) -> Vec<Row> {
     let loads = what.loads.iter();
-    let rows = compare(&Settings {
-        workloads: workloads.clone(),
+    compare(&Settings {
+        workloads: workloads.to_vec(),
         loads: loads
             .map(|&load| (load > 0).then_some(f64::from(load) / 100.0))
             .collect(),
-        modes: args.modes(&Mode::ALL).to_vec(),
+        modes: args.modes(modes).to_vec(),
         costs: args.costs,
         phases: what.phases,
         seconds: what.seconds,
         seed: args.seed,
-    });
+    })
+}
+
+fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<()> {
+    let workloads = workloads(what)?;
+    let rows = compared(args, what, &workloads, &Mode::ALL);
     report.phases = Some(what.phases);
     for workload in &workloads {
         println!("{}: {}", workload.name, workload.text);
     }
     println!("{}", report::LEGEND);
     print_compared(&rows, &args.out.join("sim.txt"))?;
-    for workload in &workloads {
+    draw_compared(args, &workloads, rows, report)
+}
+
+/// Draws a picture for each workload, and adds the rows to the report.
+fn draw_compared(
+    args: &Args,
+    workloads: &[Workload],
+    rows: Vec<Row>,
+    report: &mut Report,
+) -> Result<()> {
+    for workload in workloads {
         let rows: Vec<_> = rows
             .iter()
             .filter(|row| row.workload == workload.name)
@@ -278,11 +320,17 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
 /// Limit of printed rows: longer tables go to a file, and a summary is printed.
 const ROWS_PRINTED: usize = 100;
 
-fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
+/// Writes every mode at every load to a file. Returns the table.
+fn write_compared(rows: &[Row], file: &Path) -> Result<String> {
     let every: Vec<&Row> = rows.iter().collect();
-    let table = report::compare_table(&every);
+    let table = report::compare_table(&every).to_string();
     fs::write(file, format!("{}\n{table}\n", report::LEGEND))
         .with_context(|| file.display().to_string())?;
+    Ok(table)
+}
+
+fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
+    let table = write_compared(rows, file)?;
     let natural: Vec<&Row> = rows.iter().filter(|row| row.natural).collect();
     if rows.len() <= ROWS_PRINTED || natural.is_empty() {
         println!("{table}");
@@ -420,7 +468,7 @@ mod tests {
     #[test]
     fn every_command_takes_its_defaults() {
         Args::command().debug_assert();
-        for what in ["all", "compare", "fleet", "gangs", "placement"] {
+        for what in ["overview", "all", "compare", "fleet", "gangs", "placement"] {
             assert!(
                 Args::try_parse_from(["fermata-sim", what]).is_ok(),
                 "{what}"

@@ -56,7 +56,15 @@ impl Mode {
     /// [`Sharing::Hints`].
     pub const HINTS: Self = Self::of(Sharing::Hints);
 
-    /// The modes that `make sim` compares: on both cards if a relay makes a difference.
+    /// The modes of the overview: what preemption, urgency and hints each change.
+    pub const OVERVIEW: [Self; 4] = [
+        Self::NO_PREEMPTION,
+        Self::slices(2 * MS),
+        Self::LC_BE,
+        Self::HINTS,
+    ];
+
+    /// The modes that `make sim SIM=all` compares: on both cards if a relay makes a difference.
     pub const ALL: [Self; 10] = [
         Self::NO_PREEMPTION,
         Self::RUN_TO_COMPLETION,

@@ -368,6 +368,7 @@ fn panel<'a>(
             marker,
             // The references are bold, so that they remain visible where modes are equal to them.
             bold: marker < REFERENCES,
+            is_area: false,
             points: rows.map(|row| (row.load * 100.0, value(row))).collect(),
             is_level: false,
         }
@@ -394,5 +395,6 @@ fn panel<'a>(
             range,
         }),
         lines,
+        has_legend: false,
     }
 }

@@ -106,10 +106,10 @@ impl ClientPlan {
 pub enum Phases {
     /// Clients of one rate begin one after the other, as in `GPreempt`: a client begins later than the client before it by what a
     /// request of that client takes alone
-    #[default]
     Staggered,
     /// Clients begin at random, and their clocks are wrong by up to 0.5 %, so that a run has all phase differences of clients of one
     /// rate
+    #[default]
     Drifting,
 }
 
