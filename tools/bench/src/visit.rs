@@ -30,7 +30,7 @@ pub(crate) enum Variant {
     /// No preemption: fermata.ko with slices longer than any job, and without latency-critical
     /// work.
     Completion,
-    /// The lower bound without a relay: a handler that reads the status and writes the next START
+    /// The bound of interrupt-driven drivers: a handler that reads the status and writes the next START
     /// (tools/bench/module).
     Bound,
     /// The bound of the card: two contexts that alternate by orders, without a scheduler
@@ -119,7 +119,7 @@ impl Variant {
             Self::Poll => "daemon, polls",
             Self::PollFifo => "daemon, polls, FIFO",
             Self::Completion => "no preemption",
-            Self::Bound => "lower bound",
+            Self::Bound => "bound of interrupt-driven drivers",
             Self::CardBound => "card bound",
         }
     }

@@ -145,7 +145,7 @@ fn gap(rows: &Rows<'_>, load: Load, costs: Costs) -> Option<Target> {
     let card = at(Variant::CardBound)?;
     Some(Target::new(
         format!(
-            "gap at P50 beside the lower bound's, {} machine, card's costs {}",
+            "gap at P50 beside that of the bound of interrupt-driven drivers, {} machine, card's costs {}",
             load.name(),
             costs.name()
         ),
@@ -253,7 +253,7 @@ fn cpu(rows: &Rows<'_>) -> Option<Target> {
     let bound = |variant| rows.mixed(variant, Load::Idle, Costs::Even);
     let (bound, card) = bound(Variant::Bound).zip(bound(Variant::CardBound))?;
     Some(Target::new(
-        "CPU time per switch beside the lower bound's".into(),
+        "CPU time per switch beside that of the bound of interrupt-driven drivers".into(),
         Aim::AtMost,
         1.0,
         spent(fermata) / spent(bound),

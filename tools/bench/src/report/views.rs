@@ -84,7 +84,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "**Beside the lower bound, slices of 1 ms** (P50 in us)\n\n{}",
+        "**Beside the bound of interrupt-driven drivers, slices of 1 ms** (P50 in us)\n\n{}",
         beside_bound(report)
     );
     let _ = writeln!(
@@ -355,10 +355,12 @@ fn switches(report: &Report) -> String {
 type Value = fn(&Row) -> Option<f64>;
 
 /// A plot of two rows of panels, a row for each value; the left panels are for an idle machine, the
-/// right ones for a busy machine.
+/// right ones for a busy machine, with the same scale.
 struct Picture {
     file: &'static str,
     title: &'static str,
+    /// The variants that answer the question of the picture; the tables have all of them.
+    variants: &'static [Variant],
     /// Name, unit and value.
     values: [(&'static str, &'static str, Value); 2],
     /// The value of a bound, which is measured with one length of slices, is drawn for all lengths.
@@ -373,6 +375,14 @@ const PICTURES: [Picture; 3] = [
     Picture {
         file: "bench-gap.svg",
         title: "Gap: PAUSED or FINISH to the next START (an emulator's times)",
+        variants: &[
+            Variant::Fermata,
+            Variant::NoRelay,
+            Variant::Relay,
+            Variant::Sleep,
+            Variant::Bound,
+            Variant::CardBound,
+        ],
         values: [
             ("P50", "us", |row| p50(&row.gap)),
             ("P99", "us", |row| row.gap.p99),
@@ -382,6 +392,13 @@ const PICTURES: [Picture; 3] = [
     Picture {
         file: "bench-arrival.svg",
         title: "Urgent work waits: arrival to START (an emulator's times)",
+        variants: &[
+            Variant::Fermata,
+            Variant::NoRelay,
+            Variant::Relay,
+            Variant::Sleep,
+            Variant::Completion,
+        ],
         values: [
             ("P50", "us", |row| p50(&row.arrival)),
             ("P99", "us", |row| row.arrival.p99),
@@ -391,6 +408,14 @@ const PICTURES: [Picture; 3] = [
     Picture {
         file: "bench-useful.svg",
         title: "Part of the time that the slot works, and that gaps beyond the card bound's take",
+        variants: &[
+            Variant::Fermata,
+            Variant::NoRelay,
+            Variant::Relay,
+            Variant::Sleep,
+            Variant::Completion,
+            Variant::CardBound,
+        ],
         values: [
             ("useful", "%", |row| Some(row.useful * 100.0)),
             ("lost to gaps", "%", |row| Some(row.lost_to_gaps * 100.0)),
@@ -427,27 +452,10 @@ impl Picture {
         (name, unit, value): &(&str, &'static str, Value),
         load: Load,
     ) -> Panel<'static> {
-        let variants = Variant::PREEMPTIVE.into_iter().chain([
-            Variant::Completion,
-            Variant::Bound,
-            Variant::CardBound,
-        ]);
-        let colors = palette(variants.clone().count());
-        let lines = variants.zip(colors).zip(0..);
-        let lines = lines.map(|((variant, color), marker)| Line {
-            name: variant.name().into(),
-            color,
-            marker,
-            bold: variant == Variant::Fermata,
-            points: points(report, variant, load, *value),
-            is_level: match variant {
-                Variant::Completion => true,
-                Variant::Bound | Variant::CardBound => self.bound_is_level,
-                _ => false,
-            },
-        });
-        let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
-        let values = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y);
+        let lines = self.lines(report, load, *value);
+        let both = Load::ALL.into_iter();
+        let both = both.flat_map(|load| self.lines(report, load, *value));
+        let values = both.flat_map(|line| line.points).map(|(_, y)| y);
         let side = |name, range| Side {
             name,
             scale: Scale::Log,
@@ -458,7 +466,27 @@ impl Picture {
             up: log_range(values).map(|range| side(unit, range)),
             across: side("slice, ms", SLICES),
             lines,
+            has_legend: false,
         }
+    }
+
+    fn lines(&self, report: &Report, load: Load, value: Value) -> Vec<Line> {
+        let variants = self.variants.iter().copied();
+        let lines = variants.zip(palette(self.variants.len())).zip(0..);
+        let lines = lines.map(|((variant, color), marker)| Line {
+            name: variant.name().into(),
+            color,
+            marker,
+            bold: variant == Variant::Fermata,
+            is_area: false,
+            points: points(report, variant, load, value),
+            is_level: match variant {
+                Variant::Completion => true,
+                Variant::Bound | Variant::CardBound => self.bound_is_level,
+                _ => false,
+            },
+        });
+        lines.filter(|line| !line.points.is_empty()).collect()
     }
 }
 
