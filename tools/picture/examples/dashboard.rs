@@ -8,12 +8,14 @@ use serde_json::Value;
 use std::error::Error;
 use std::path::Path;
 
-const SIZE: (f64, f64) = (1100.0, 1200.0);
+const SIZE: (f64, f64) = (1100.0, 1280.0);
 
-/// A series of a panel: its name, and points of time in seconds and values.
+/// A series of a panel: its name, points of time in seconds and values, and whether it is drawn as an
+/// area.
 struct Series {
     name: String,
     points: Vec<(f64, f64)>,
+    is_area: bool,
 }
 
 /// Returns the value of a number or of text with a number.
@@ -50,6 +52,18 @@ fn unit_of(unit: &str) -> (f64, &'static str) {
     }
 }
 
+/// Returns whether the series of a query are drawn without a line, which only an override does.
+fn is_area(panel: &Value, query: &Value) -> bool {
+    let overrides = panel["fieldConfig"]["overrides"].as_array();
+    let own = overrides.into_iter().flatten().filter(|change| {
+        let matcher = &change["matcher"];
+        matcher["id"] == "byFrameRefID" && matcher["options"] == query["refId"]
+    });
+    let mut properties =
+        own.flat_map(|change| change["properties"].as_array().into_iter().flatten());
+    properties.any(|property| property["id"] == "custom.lineWidth" && property["value"] == 0)
+}
+
 /// Returns the series of all queries of a panel.
 fn series(panel: &Value, data: &Value, factor: f64) -> Vec<Series> {
     let start = number(&data["start"]).unwrap_or_default();
@@ -61,6 +75,7 @@ fn series(panel: &Value, data: &Value, factor: f64) -> Vec<Series> {
         all.extend(answer.into_iter().flatten().map(|series| Series {
             name: name(legend, &series["metric"]),
             points: points(series, start, factor),
+            is_area: is_area(panel, target),
         }));
     }
     all.retain(|series| !series.points.is_empty());
@@ -102,6 +117,7 @@ fn draw(panel: &Value, data: &Value, names: &mut Vec<String>) -> Panel<'static> 
                 color: palette(marker + 1)[marker],
                 marker,
                 bold: false,
+                is_area: series.is_area,
                 points: series.points,
                 is_level: false,
             }
@@ -124,5 +140,6 @@ fn draw(panel: &Value, data: &Value, names: &mut Vec<String>) -> Panel<'static> 
             range: (0.0, highest * 1.1),
         }),
         lines,
+        has_legend: true,
     }
 }

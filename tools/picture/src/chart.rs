@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Line charts: panels beside and below one another, with one legend below all of them. The axes:
+//! Line charts: panels beside and below one another, with one legend below all of them, or below each
+//! panel. The axes:
 //! where a value is drawn, and which values have ticks. And legends: marks with names, in as many rows
 //! as they need. A legend has a place of its own, beside the data.
 
@@ -9,6 +10,8 @@ const MARGIN: f64 = 12.0;
 const TITLE_HEIGHT: f64 = 34.0;
 const CAPTION: f64 = 24.0;
 const BELOW: f64 = 44.0;
+/// About how many markers a line has at most.
+const MARKERS: usize = 10;
 
 /// A data series.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Line {
     pub marker: usize,
     /// The line is emphasized.
     pub bold: bool,
+    /// The area below the line is drawn instead, behind the other lines.
+    pub is_area: bool,
     /// Across and up, ascending across.
     pub points: Vec<Point>,
     /// The value of the only point holds everywhere: the line extends from end to end.
@@ -49,11 +54,13 @@ pub struct Panel<'a> {
     pub up: Option<Side<'a>>,
     /// The series.
     pub lines: Vec<Line>,
+    /// The panel has a legend of its own.
+    pub has_legend: bool,
 }
 
 /// Draws panels in rows of `columns`.
 pub fn draw(title: &str, panels: &[Panel<'_>], columns: usize, (width, height): (f64, f64)) -> Svg {
-    let entries = entries(panels);
+    let entries = entries(panels.iter().filter(|panel| !panel.has_legend));
     let inner = width - 2.0 * MARGIN;
     let legend = legend_height(&entries, inner);
     let rows = panels.len().div_ceil(columns);
@@ -74,11 +81,15 @@ pub fn draw(title: &str, panels: &[Panel<'_>], columns: usize, (width, height): 
     svg
 }
 
-fn entries(panels: &[Panel<'_>]) -> Vec<Entry> {
+fn entries<'a>(panels: impl Iterator<Item = &'a Panel<'a>>) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
-    for line in panels.iter().flat_map(|panel| &panel.lines) {
+    for line in panels.flat_map(|panel| &panel.lines) {
         if !entries.iter().any(|entry| entry.name == line.name) {
-            entries.push(Entry::new(Mark::Line(line.color, line.marker), &line.name));
+            let mark = match line.is_area {
+                true => Mark::Box(line.color.tint()),
+                false => Mark::Line(line.color, line.marker),
+            };
+            entries.push(Entry::new(mark, &line.name));
         }
     }
     entries
@@ -94,7 +105,9 @@ fn draw_panel(svg: &mut Svg, panel: &Panel<'_>, (x, y): Point, (width, height): 
         &panel.caption,
     );
     let Some(up) = panel.up else { return };
-    let (top, bottom) = (y + CAPTION, y + height - BELOW);
+    let own = entries([panel].into_iter().filter(|panel| panel.has_legend));
+    let legend = legend_height(&own, width);
+    let (top, bottom) = (y + CAPTION, y + height - BELOW - legend);
     let axis = |side: &Side<'_>, pixels| Axis {
         scale: side.scale,
         low: side.range.0,
@@ -123,9 +136,27 @@ fn draw_panel(svg: &mut Svg, panel: &Panel<'_>, (x, y): Point, (width, height): 
         Color::INK,
         1.0,
     );
-    for line in &panel.lines {
+    for line in panel.lines.iter().filter(|line| line.is_area) {
+        draw_area(svg, line, &horizontal, &vertical);
+    }
+    for line in panel.lines.iter().filter(|line| !line.is_area) {
         draw_line(svg, line, &horizontal, &vertical);
     }
+    if !own.is_empty() {
+        draw_legend(svg, &own, (left, bottom + BELOW - 6.0), width - (left - x));
+    }
+}
+
+fn draw_area(svg: &mut Svg, line: &Line, horizontal: &Axis, vertical: &Axis) {
+    let place = |(x, y): &Point| (horizontal.place(*x), vertical.place(*y));
+    let mut corners: Vec<Point> = line.points.iter().map(place).collect();
+    let (Some(first), Some(last)) = (corners.first(), corners.last()) else {
+        return;
+    };
+    let base = vertical.pixels.0;
+    let ends = [(last.0, base), (first.0, base)];
+    corners.extend(ends);
+    svg.polygon(&corners, line.color.tint());
 }
 
 fn grid(label: Option<&String>) -> Color {
@@ -164,7 +195,9 @@ fn draw_line(svg: &mut Svg, line: &Line, horizontal: &Axis, vertical: &Axis) {
         return;
     }
     svg.polyline(&points, line.color, width);
-    for point in points {
+    // Lines that lie on one another have their markers at different points.
+    let every = points.len().div_ceil(MARKERS).max(1);
+    for point in points.into_iter().skip(line.marker % every).step_by(every) {
         marker(svg, point, line.marker, 3.5, line.color);
     }
 }
@@ -433,6 +466,7 @@ mod tests {
             color,
             marker: 0,
             bold: false,
+            is_area: false,
             points,
             is_level: false,
         };
@@ -444,6 +478,7 @@ mod tests {
                 line("a", Color::BLACK, vec![(1.0, 10.0), (2.0, high)]),
                 line("b", Color::INK, vec![(1.0, high)]),
             ],
+            has_legend: false,
         }
     }
 
@@ -468,6 +503,23 @@ mod tests {
             assert_eq!(legend.matches(name).count(), 1);
             assert_eq!(data.matches(name).count(), 0);
         }
+    }
+
+    #[test]
+    fn a_panel_may_have_its_own_legend_and_areas() {
+        let mut own = panel(100.0);
+        own.has_legend = true;
+        own.lines[0].is_area = true;
+        let text = draw("t", &[own, panel(900.0)], 2, (800.0, 400.0)).finish();
+        assert_eq!(text.matches(r#"<g id="legend">"#).count(), 2);
+        for name in [">a</text>", ">b</text>"] {
+            assert_eq!(text.matches(name).count(), 2);
+        }
+        // The area is behind the line, and has its colour in the legend.
+        let area = format!(r#" fill="{}"/>"#, Color::BLACK.tint());
+        let area: Vec<usize> = text.match_indices(&area).map(|(at, _)| at).collect();
+        let ink = format!(r#"stroke="{}" stroke-width="1.8""#, Color::INK);
+        assert!(area.len() == 2 && area[0] < text.find(&ink).unwrap());
     }
 
     fn axis(scale: Scale, low: f64, high: f64) -> Axis {
