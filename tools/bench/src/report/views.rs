@@ -507,3 +507,48 @@ fn points(report: &Report, variant: Variant, load: Load, value: Value) -> Vec<(f
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     points
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A report with gaps in us of two variants on an idle and on a busy machine.
+    fn report() -> Report {
+        let row = |variant: &str, load: &str, gap: f64| {
+            let spread =
+                |p50| json!({ "count": 100, "p50": p50, "p99": 2.0 * p50, "max": 3.0 * p50 });
+            json!({
+                "variant": variant, "load": load, "costs": "even", "tenants": "mixed", "slice_us": 1000,
+                "visits": 1, "switches": 1, "jobs": 1, "gap": spread(gap), "switch": spread(gap),
+                "arrival": spread(gap), "overrun": spread(0.0), "useful": 0.8, "lost_to_gaps": 0.01,
+                "context_switches": 0.0, "reads": 0.0, "size_reads": 0.0, "writes": 1.0,
+                "host": { "steal_percent": 0.0, "load": 1.0 },
+            })
+        };
+        let rows = [
+            row("fermata", "idle", 10.0),
+            row("fermata", "busy", 20.0),
+            row("sleep", "idle", 200.0),
+            row("sleep", "busy", 900.0),
+            row("poll", "busy", 9_000.0),
+        ];
+        let machine = json!({ "cpus": 2, "read_ns": 1, "write_ns": 1 });
+        let report = json!({ "note": "", "machine": machine, "targets": [], "rows": rows });
+        serde_json::from_value(report).unwrap()
+    }
+
+    #[test]
+    fn idle_and_busy_have_one_scale_and_the_lines_that_answer() {
+        let report = report();
+        for picture in &PICTURES[..2] {
+            let panels = Load::ALL.map(|load| picture.panel(&report, &picture.values[0], load));
+            let ranges = panels.each_ref().map(|panel| panel.up.map(|up| up.range));
+            assert_eq!(ranges[0], ranges[1]);
+            let (low, high) = ranges[0].unwrap();
+            assert!(low < 10.0 && (900.0..1_000.0).contains(&high));
+            let names = panels[1].lines.iter().map(|line| line.name.as_str());
+            assert_eq!(names.collect::<Vec<_>>(), ["fermata", "daemon"]);
+        }
+    }
+}
