@@ -44,7 +44,7 @@ static_assert(sizeof(struct fermata_hint) == 16);
 static_assert(sizeof(struct fermata_wait) == 24);
 static_assert(sizeof(struct fermata_eventfd) == 16);
 static_assert(sizeof(struct fermata_param) == 40);
-static_assert(sizeof(struct fermata_context_info) == 120);
+static_assert(sizeof(struct fermata_context_info) == 136);
 static_assert(sizeof(struct fermata_histogram) == 64);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_group) == 40);

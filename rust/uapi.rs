@@ -251,7 +251,7 @@ arguments! {
         max: u64,
     }
     /// `struct fermata_context_info`
-    ContextInfo, 120 {
+    ContextInfo, 136 {
         size: u32,
         flags: u32,
         cursor: u32,
@@ -273,7 +273,9 @@ arguments! {
         timeslice_ns: u64,
         preempt_timeout_ns: u64,
         cap: u32,
-        reserved: u32,
+        waits: u32,
+        waits_group: u64,
+        state_ns: u64,
     }
     /// `struct fermata_histogram`
     Histogram, 64 {
@@ -427,6 +429,26 @@ pub(crate) mod attribute {
     pub(crate) const DISABLED: u32 = 1 << 0;
     pub(crate) const THROTTLED: u32 = 1 << 1;
     pub(crate) const NO_SLOT: u32 = 1 << 2;
+}
+
+/// `FERMATA_WAITS_*`
+pub(crate) mod waits {
+    use crate::sched::WaitReason;
+
+    /// Returns the number of a reason; `None`: the job is not queued.
+    pub(crate) fn number_of(reason: Option<WaitReason>) -> u32 {
+        match reason {
+            None => 0,
+            Some(WaitReason::Disabled) => 1,
+            Some(WaitReason::NoSlot) => 2,
+            Some(WaitReason::Frozen) => 3,
+            Some(WaitReason::Budget) => 4,
+            Some(WaitReason::Cap) => 5,
+            Some(WaitReason::GroupCap(_)) => 6,
+            Some(WaitReason::Gang) => 7,
+            Some(WaitReason::Turn) => 8,
+        }
+    }
 }
 
 /// `FERMATA_EVENT_*`, the same bits as those of [`crate::notifier::Notice`].

@@ -185,7 +185,7 @@ AT(fermata_param, param, 12, 4);
 AT(fermata_param, value, 16, 8);
 AT(fermata_param, min, 24, 8);
 AT(fermata_param, max, 32, 8);
-SIZE(fermata_context_info, 120);
+SIZE(fermata_context_info, 136);
 AT(fermata_context_info, size, 0, 4);
 AT(fermata_context_info, flags, 4, 4);
 AT(fermata_context_info, cursor, 8, 4);
@@ -207,7 +207,9 @@ AT(fermata_context_info, group, 88, 8);
 AT(fermata_context_info, timeslice_ns, 96, 8);
 AT(fermata_context_info, preempt_timeout_ns, 104, 8);
 AT(fermata_context_info, cap, 112, 4);
-AT(fermata_context_info, reserved, 116, 4);
+AT(fermata_context_info, waits, 116, 4);
+AT(fermata_context_info, waits_group, 120, 8);
+AT(fermata_context_info, state_ns, 128, 8);
 SIZE(fermata_histogram, 64);
 AT(fermata_histogram, size, 0, 4);
 AT(fermata_histogram, flags, 4, 4);
@@ -337,6 +339,11 @@ _Static_assert(FERMATA_SLOT_QUARANTINED == 1 && FERMATA_SLOT_BOUNDARY == 2 &&
 	       FERMATA_GANG_LEAVE == 2 && FERMATA_MAX_GANG == 8, "slot, group and gang");
 _Static_assert(FERMATA_STATUS_DISABLED == 1 && FERMATA_STATUS_THROTTLED == 2 &&
 	       FERMATA_STATUS_NO_SLOT == 4, "attributes");
+_Static_assert(FERMATA_WAITS_NOT == 0 && FERMATA_WAITS_DISABLED == 1 &&
+	       FERMATA_WAITS_NO_SLOT == 2 && FERMATA_WAITS_CARD == 3 &&
+	       FERMATA_WAITS_BUDGET == 4 && FERMATA_WAITS_CAP == 5 &&
+	       FERMATA_WAITS_GROUP_CAP == 6 && FERMATA_WAITS_GANG == 7 &&
+	       FERMATA_WAITS_TURN == 8, "reasons for waiting");
 _Static_assert(FERMATA_HISTOGRAM_GAP == 1 && FERMATA_HISTOGRAM_SAVE == 2 &&
 	       FERMATA_HISTOGRAM_RESTORE == 3 && FERMATA_HISTOGRAM_OVERRUN == 4 &&
 	       FERMATA_HISTOGRAM_LATENCY == 5 && FERMATA_HISTOGRAM_WAIT == 16 &&

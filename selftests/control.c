@@ -186,10 +186,11 @@ FM_TEST(control, disabled_context_waits)
 	fm_sleep_us(20000);
 	fm_status(c.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
-	EXPECT_EQ(FERMATA_STATUS_DISABLED | FERMATA_STATUS_NO_SLOT, st.attributes);
+	EXPECT_EQ(FERMATA_STATUS_DISABLED, st.attributes);
 	EXPECT_EQ(1, st.preemptions);
 	ASSERT_EQ(0, look_up(admin.fd, n, &info));
-	EXPECT_EQ(FERMATA_STATUS_DISABLED | FERMATA_STATUS_NO_SLOT, info.attributes);
+	EXPECT_EQ(FERMATA_STATUS_DISABLED, info.attributes);
+	EXPECT_EQ(FERMATA_WAITS_DISABLED, info.waits);
 	ASSERT_EQ(0, look_up(admin.fd, number_of(admin.fd), &info));
 	EXPECT_EQ(0, info.attributes);
 	ASSERT_EQ(0, fm_param_set_of(admin.fd, n, FERMATA_PARAM_ENABLED, 1));

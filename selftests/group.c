@@ -36,8 +36,8 @@ static u64 group_of(int fd)
 	return st.group;
 }
 
-/* Returns the group of a context as CONTEXT_INFO reports it. */
-static u64 listed_group(int fd, u32 context)
+/* Returns what CONTEXT_INFO reports of a context. */
+static struct fermata_context_info listed(int fd, u32 context)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
 	int rc;
@@ -47,7 +47,19 @@ static u64 listed_group(int fd, u32 context)
 		if (rc)
 			fm_die("context %u is not listed: %s", context, strerror(-rc));
 	} while (info.context != context);
-	return info.group;
+	return info;
+}
+
+/* Waits until a limit keeps the job of a context off slots. */
+static struct fermata_context_info until_throttled(int fd)
+{
+	struct fermata_context_info info;
+
+	do {
+		fm_sleep_us(10000);
+		info = listed(fd, fm_number(fd));
+	} while (!(info.attributes & FERMATA_STATUS_THROTTLED));
+	return info;
 }
 
 static int reserve_slots(const char *path, u32 slots)
@@ -111,14 +123,14 @@ FM_TEST(group, is_the_cgroup)
 	/* The group keeps its number when the cgroup is gone. */
 	fm_cgroups_remove();
 	number = fm_number(other.fd);
-	EXPECT_EQ(group, listed_group(own.fd, number));
+	EXPECT_EQ(group, listed(own.fd, number).group);
 	/* Others do not learn it without the capability. */
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		if (listed_group(own.fd, number) != 0)
+		if (listed(own.fd, number).group != 0)
 			_exit(1);
-		if (listed_group(other.fd, number) != group || group_of(other.fd) != group)
+		if (listed(other.fd, number).group != group || group_of(other.fd) != group)
 			_exit(2);
 		_exit(0);
 	}
@@ -155,6 +167,7 @@ FM_TEST(group, slot_for_one_group)
 	fm_status(other.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
 	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
+	EXPECT_EQ(FERMATA_WAITS_NO_SLOT, listed(own.fd, fm_number(other.fd)).waits);
 	EXPECT_EQ(group_of(own.fd), slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_TRUE(is_exclusive);
 	/* The slot is already reserved; the same group may reserve it again. */
@@ -997,7 +1010,7 @@ FM_TEST(group, defect_03_cap_of_a_group)
 {
 	struct fermata_group_set g = { .flags = FERMATA_GROUP_CAP, .cap = 20 };
 	struct card_run before[3], after[3];
-	struct fermata_status st;
+	struct fermata_context_info info;
 	u64 begin, time, had = 0;
 	struct fm_ctx c[3];
 	int i, tries, ran;
@@ -1035,10 +1048,9 @@ FM_TEST(group, defect_03_cap_of_a_group)
 	/* Contexts that wait for the cap are shown as throttled, and resume when it ends. */
 	g.cap = 1;
 	fm_group(FIRST, &g);
-	do {
-		fm_sleep_us(10000);
-		fm_status(c[0].fd, &st);
-	} while (!(st.attributes & FERMATA_STATUS_THROTTLED));
+	info = until_throttled(c[0].fd);
+	EXPECT_EQ(FERMATA_WAITS_GROUP_CAP, info.waits);
+	EXPECT_EQ(group_of(c[0].fd), info.waits_group);
 	ASSERT_EQ(0, fm_group_remove(FIRST));
 	card_until_runs(c[0].slot, c[0].token);
 	for (i = 0; i < 3; i++)
@@ -1482,7 +1494,7 @@ FM_TEST(group, cap_of_the_subtree)
 	static const struct part any[3] = { { 1, 24 }, { 1, 24 }, { 1, 24 } };
 	static const struct part inner[3] = { { 1, 48 }, { 2, 8 }, { 1, 48 } };
 	struct fermata_group_set g = { .flags = FERMATA_GROUP_CAP, .cap = 20 };
-	struct fermata_status st;
+	struct fermata_context_info info;
 	struct fm_ctx c[3];
 	int i;
 
@@ -1511,10 +1523,9 @@ FM_TEST(group, cap_of_the_subtree)
 	ASSERT_EQ(0, weigh(INNER, 100));
 	g.cap = 1;
 	fm_group(FIRST, &g);
-	do {
-		fm_sleep_us(10000);
-		fm_status(c[1].fd, &st);
-	} while (!(st.attributes & FERMATA_STATUS_THROTTLED));
+	info = until_throttled(c[1].fd);
+	EXPECT_EQ(FERMATA_WAITS_GROUP_CAP, info.waits);
+	EXPECT_EQ(group_of(c[0].fd), info.waits_group);
 	ASSERT_EQ(0, fm_group_remove(FIRST));
 	card_until_runs(c[1].slot, c[1].token);
 	for (i = 0; i < 3; i++)

@@ -660,7 +660,7 @@ struct fermata_resume {
 /* fermata_status and fermata_context_info attributes */
 #define FERMATA_STATUS_DISABLED	(1U << 0) /* FERMATA_PARAM_ENABLED is 0 */
 #define FERMATA_STATUS_THROTTLED	(1U << 1) /* queued, its budget or cap used up */
-#define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use now */
+#define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use, even if enabled */
 
 /* fermata_status fault_flags */
 #define FERMATA_FAULT_WRITE	(1U << 0) /* the access was a write */
@@ -1030,6 +1030,17 @@ struct fermata_reserve {
 /* fermata_context_info pid: not shown, or not in the caller's pid namespace */
 #define FERMATA_NO_PID		0
 
+/* fermata_context_info waits: why a job is FERMATA_STATE_QUEUED; the first that applies */
+#define FERMATA_WAITS_NOT	0 /* it is not queued, or the caller may not know */
+#define FERMATA_WAITS_DISABLED	1 /* FERMATA_PARAM_ENABLED is 0 */
+#define FERMATA_WAITS_NO_SLOT	2 /* FERMATA_STATUS_NO_SLOT */
+#define FERMATA_WAITS_CARD	3 /* the card is suspended or being reset */
+#define FERMATA_WAITS_BUDGET	4 /* the budget of its reservation is used up */
+#define FERMATA_WAITS_CAP	5 /* FERMATA_PARAM_CAP is used up */
+#define FERMATA_WAITS_GROUP_CAP	6 /* the cap of a group is used up */
+#define FERMATA_WAITS_GANG	7 /* its gang gets slots together */
+#define FERMATA_WAITS_TURN	8 /* for its turn under the policy */
+
 /**
  * struct fermata_context_info - FERMATA_IOC_CONTEXT_INFO: who uses the card
  * @size:		in: sizeof(struct fermata_context_info)
@@ -1058,7 +1069,11 @@ struct fermata_reserve {
  * @timeslice_ns:	out: FERMATA_PARAM_TIMESLICE
  * @preempt_timeout_ns:	out: FERMATA_PARAM_PREEMPT_TIMEOUT
  * @cap:		out: FERMATA_PARAM_CAP
- * @reserved:		out: 0
+ * @waits:		out: FERMATA_WAITS_*
+ * @waits_group:	out: with FERMATA_WAITS_GROUP_CAP: the group whose cap it is, the
+ *			context's own or one above; 0 where @group would be 0 for it
+ * @state_ns:		out: how long the job has been queued, or on its slot without a
+ *			break; 0 in other states
  *
  * For contexts of other users, @slot is FERMATA_NO_SLOT, and @job to
  * @latency_critical and all members from @timeslice_ns on are 0, unless the caller
@@ -1090,7 +1105,9 @@ struct fermata_context_info {
 	__aligned_u64 timeslice_ns;
 	__aligned_u64 preempt_timeout_ns;
 	__u32 cap;
-	__u32 reserved;
+	__u32 waits;
+	__aligned_u64 waits_group;
+	__aligned_u64 state_ns;
 };
 
 /* fermata_histogram kind: of a slot, since the driver was bound to the card */

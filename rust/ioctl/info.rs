@@ -10,8 +10,8 @@ use crate::{
     card::{SlotView, View},
     client::Client,
     context::job_error,
-    sched::{JobState, PreemptGranularity, SlotId, SlotState, Stats, Urgency},
-    uapi::{self, attribute, feature, state as number_of_state},
+    sched::{JobState, PreemptGranularity, SlotId, SlotState, Stats, Urgency, WaitReason},
+    uapi::{self, attribute, feature, state as number_of_state, waits},
 };
 use core::ops::BitOr;
 use kernel::{prelude::*, sync::Arc};
@@ -168,6 +168,12 @@ impl Call<'_> {
                 timeslice_ns: params.timeslice.as_ns(),
                 preempt_timeout_ns: params.preempt_timeout.as_ns(),
                 cap: params.cap.into(),
+                waits: waits::number_of(stats.waits),
+                waits_group: match stats.waits {
+                    Some(WaitReason::GroupCap(group)) => self.group_number(group),
+                    _ => 0,
+                },
+                state_ns: stats.lasted.as_ns(),
                 ..user.value
             };
         }

@@ -75,13 +75,17 @@ impl Scheduler {
         foreign.fold(0, |slots, id| slots | id.bit())
     }
 
+    /// Returns the slots that a context may use under the current settings while it is enabled.
+    fn allowed_if_enabled(&self, ctx: ContextIndex) -> u8 {
+        let context = &self.entities[ctx];
+        context.params.mask & !self.foreign_slots(context.group)
+    }
+
     /// Returns the slots that a context may use under the current settings.
     fn allowed(&self, ctx: ContextIndex) -> u8 {
-        let context = &self.entities[ctx];
-        if context.enabled {
-            context.params.mask & !self.foreign_slots(context.group)
-        } else {
-            0
+        match self.entities[ctx].enabled {
+            true => self.allowed_if_enabled(ctx),
+            false => 0,
         }
     }
 
@@ -101,6 +105,13 @@ impl Scheduler {
     /// Returns whether a context may use none of the slots that are in use.
     pub(super) fn has_no_slot(&self, ctx: ContextIndex) -> bool {
         self.usable_slots(ctx) == 0
+    }
+
+    /// Returns whether a context could use none of the slots that are in use even if it were
+    /// enabled.
+    pub(super) fn lacks_slots(&self, ctx: ContextIndex) -> bool {
+        let usable = self.queues[self.entities[ctx].class].usable;
+        usable & self.allowed_if_enabled(ctx) == 0
     }
 
     /// Moves a context to the right queue after something that its slots depend on has changed.

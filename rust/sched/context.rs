@@ -4,7 +4,7 @@
 
 use super::bandwidth::Bandwidth;
 use super::ids::{ContextIndex, GroupIndex};
-use super::{Duration, Failure, Params, SlotId, Time};
+use super::{Duration, Failure, GroupKey, Params, SlotId, Time};
 
 /// The state of the job of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,27 @@ impl JobState {
     }
 }
 
+/// Why a queued job is on no slot. The first reason in this order that applies is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The context is disabled.
+    Disabled,
+    /// No slot that the context may use is in use.
+    NoSlot,
+    /// No job may run on the card: [`Scheduler::freeze`](super::Scheduler::freeze).
+    Frozen,
+    /// The budget of its reservation is used up.
+    Budget,
+    /// Its own cap is used up.
+    Cap,
+    /// The cap of this group, which is its own or above, is used up.
+    GroupCap(GroupKey),
+    /// The members of its gang are put on slots together.
+    Gang,
+    /// It waits for its turn under the policy.
+    Turn,
+}
+
 /// What a context has done, including its current run, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
@@ -55,9 +76,14 @@ pub struct Stats {
     pub throttled: bool,
     /// The job may run: [`Scheduler::set_enabled`](super::Scheduler::set_enabled).
     pub enabled: bool,
-    /// None of the slots that the context may use is in use: a job that it starts waits until one
-    /// is.
+    /// None of the slots that the context may use while it is enabled is in use: a job that it
+    /// starts waits until one is.
     pub no_slot: bool,
+    /// Why the job is queued; `None`: it is not.
+    pub waits: Option<WaitReason>,
+    /// How long the job has been queued, or on its slot since the last START; zero in other states,
+    /// and while a relay is only told to run it next.
+    pub lasted: Duration,
     /// The number of the current or last job; the first one is 1. So this is also the number of
     /// jobs that were started.
     pub job: u64,
@@ -282,8 +308,8 @@ impl SchedContext {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }
 
-    /// Returns the statistics of the context. `no_slot`, the throttling of its group and its hint
-    /// are left to the caller.
+    /// Returns the statistics of the context. `no_slot`, the throttling of its group, its hint, the
+    /// reason why it waits and the time of its run are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
         let waited = match self.state {
             JobState::Queued => now.since(self.queued_at),
@@ -296,6 +322,8 @@ impl SchedContext {
             throttled: matches!(self.linked, Linked::Throttled | Linked::Behind),
             enabled: self.enabled,
             no_slot: false,
+            waits: None,
+            lasted: waited,
             job: self.job(),
             run: self.run + self.uncharged(now),
             wait: self.wait + waited,

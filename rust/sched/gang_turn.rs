@@ -66,6 +66,11 @@ impl Scheduler {
         self.seat(now, ctx, boosted, self.seating_of(ctx)?)
     }
 
+    /// Returns whether a context waits for slots together with other members of its gang.
+    pub(super) fn waits_for_seats(&self, ctx: ContextIndex) -> bool {
+        self.seating_of(ctx).is_some()
+    }
+
     /// Returns the members of the gang of a context that wait, without slots. `None`: the members
     /// are scheduled one by one.
     fn seating_of(&self, ctx: ContextIndex) -> Option<Seating> {

@@ -59,7 +59,7 @@ mod time;
 mod tree;
 mod turn;
 
-pub use context::{JobState, SchedContext, Stats};
+pub use context::{JobState, SchedContext, Stats, WaitReason};
 pub use entity::SchedEntity;
 pub use event::{
     Action, EndReason, Event, Failure, NewJob, PastJobs, PauseCause, Refusal, RunEnd, StartTimes,

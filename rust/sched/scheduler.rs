@@ -226,11 +226,16 @@ impl Scheduler {
     /// [`Refusal::NoContext`].
     pub fn stats(&self, id: ContextId, now: Time) -> Result<Stats, Refusal> {
         let ctx = self.entities.owned(id)?;
+        let stats = self.entities[ctx].stats(now);
+        let run = self.slot_with(ctx);
+        let run = run.and_then(|slot| self.slots[slot].fsm.run());
         Ok(Stats {
-            no_slot: self.has_no_slot(ctx),
+            no_slot: self.lacks_slots(ctx),
             throttled: self.waits_for_limit(ctx),
             hint: self.entities.pending_hint(ctx),
-            ..self.entities[ctx].stats(now)
+            waits: self.wait_reason(now, ctx),
+            lasted: run.map_or(stats.lasted, |run| now.since(run.started)),
+            ..stats
         })
     }
 

@@ -19,7 +19,8 @@ use crate::{
     fdinfo,
     measure::{Histogram, SlotHistograms},
     measurement,
-    sched::SlotId,
+    sched::{SlotId, WaitReason},
+    uapi::waits,
 };
 use core::fmt::Write;
 use kernel::prelude::*;
@@ -125,7 +126,16 @@ fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt
         view.overruns,
         view.overrun.as_ns(),
     ))?;
-    line.write_fmt(fmt!(" group_run_ns={}", of_group.run.as_ns()))
+    line.write_fmt(fmt!(
+        " group_run_ns={} waits={} state_ns={}",
+        of_group.run.as_ns(),
+        waits::number_of(stats.waits),
+        stats.lasted.as_ns(),
+    ))?;
+    match stats.waits {
+        Some(WaitReason::GroupCap(group)) => line.write_fmt(fmt!(" waits_group={}", group.0)),
+        _ => Ok(()),
+    }
 }
 
 /// A histogram of a slot: its name, and a function that selects it among those of the slot.

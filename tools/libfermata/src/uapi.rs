@@ -62,7 +62,8 @@ layout! {
     ContextInfo {
         size: u32, flags: u32, cursor: u32, context: u32, pid: i32, state: u32, slot: u32, slot_mask: u32, job: u64,
         run_ns: u64, wait_ns: u64, slices: u64, preemptions: u64, priority: u32, weight: u32, attributes: u32,
-        latency_critical: u32, group: u64, timeslice_ns: u64, preempt_timeout_ns: u64, cap: u32, reserved: u32,
+        latency_critical: u32, group: u64, timeslice_ns: u64, preempt_timeout_ns: u64, cap: u32, waits: u32,
+        waits_group: u64, state_ns: u64,
     }
     Histogram {
         size: u32, flags: u32, kind: u32, number: u32, count: u64, sum_ns: u64, min_ns: u64, max_ns: u64, buckets: u32,
@@ -145,6 +146,15 @@ constants! {
     STATUS_THROTTLED: u32 = 1 << 1;
     STATUS_NO_SLOT: u32 = 1 << 2;
     FAULT_WRITE: u32 = 1 << 0;
+    WAITS_NOT: u32 = 0;
+    WAITS_DISABLED: u32 = 1;
+    WAITS_NO_SLOT: u32 = 2;
+    WAITS_CARD: u32 = 3;
+    WAITS_BUDGET: u32 = 4;
+    WAITS_CAP: u32 = 5;
+    WAITS_GROUP_CAP: u32 = 6;
+    WAITS_GANG: u32 = 7;
+    WAITS_TURN: u32 = 8;
     NO_SLOT: u32 = 0xffff_ffff;
     EVENT_DONE: u32 = 1 << 0;
     EVENT_HELD: u32 = 1 << 1;

@@ -5,7 +5,7 @@
 use crate::model::{sid, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
-    MAX_SLOTS,
+    WaitReason, MAX_SLOTS,
 };
 
 /// Two slots of two engines, and a gang with one context for each.
@@ -248,6 +248,7 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "no member is throttled");
     }
+    assert_eq!(world.stats(gang[1]).waits, Some(WaitReason::Gang));
     world.close(gang[0]).unwrap();
     world.run_for(MS);
     assert_eq!(world.state(gang[1]), JobState::Running);

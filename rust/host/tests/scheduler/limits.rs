@@ -5,7 +5,7 @@
 use crate::model::{cases, sid, world, World, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal, SlotState,
-    Urgency,
+    Urgency, WaitReason,
 };
 use proptest::prelude::*;
 
@@ -194,6 +194,7 @@ fn budget_is_enforced_on_a_free_slot_too() {
     world.start(ctx, ENDLESS).unwrap();
     let begin = world.now;
     world.run_for(2_100 * US);
+    assert_eq!(world.stats(ctx).waits, Some(WaitReason::Budget));
     assert!(world.stats(ctx).throttled);
     assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
     world.run_for(2_000 * MS);
@@ -282,6 +283,9 @@ fn a_reservation_is_kept_while_its_group_is_throttled() {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "the group is not throttled");
     }
+    let group = world.machine.group_of(best_effort).unwrap();
+    let reason = WaitReason::GroupCap(group);
+    assert_eq!(world.stats(best_effort).waits, Some(reason));
     world.start(reserved, MS).unwrap();
     world.run_for(2 * MS);
     assert_eq!(world.state(reserved), JobState::Done);
@@ -399,6 +403,7 @@ fn a_throttled_job_can_be_held_closed_and_let_go() {
     while !who.iter().all(|&ctx| world.stats(ctx).throttled) {
         world.run_for(100 * US);
     }
+    assert_eq!(world.stats(who[0]).waits, Some(WaitReason::Cap));
     world
         .event(fermata_sched_host::sched::Event::Preempt {
             ctx: who[0],

@@ -3,7 +3,8 @@
 //! What owners may request, and what is refused. `model.rs` checks that a refusal changes nothing.
 
 use fermata_sched_host::sched::{
-    ContextId, Duration, Event, JobState, NewJob, Params, PolicyKind, Refusal, SlotState, Wake,
+    ContextId, Duration, Event, JobState, NewJob, Params, PolicyKind, Refusal, SlotState,
+    WaitReason, Wake,
 };
 
 use crate::model::{ns, sid, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY};
@@ -220,7 +221,8 @@ fn a_disabled_context_waits_and_goes_on() {
         world.run_for(100 * MS);
         let stats = world.stats(a);
         assert_eq!((stats.state, stats.saved), (JobState::Queued, true));
-        assert!(!stats.enabled && stats.no_slot);
+        assert!(!stats.enabled && !stats.no_slot);
+        assert_eq!(stats.waits, Some(WaitReason::Disabled));
         assert_eq!(world.machine.slot_state(sid(0)), Some(SlotState::Vacant));
         world.set_enabled(a, false).unwrap();
         world.set_enabled(a, true).unwrap();

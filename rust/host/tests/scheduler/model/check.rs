@@ -8,7 +8,7 @@ use std::iter::successors;
 use fermata_sched_host::measure::{ContextMeter, Histogram, SlotHistograms};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, EndReason, GroupKey, JobState, Params, PauseCause, PolicyKind,
-    RunEnd, Scheduler, SlotId, SlotState, StartTimes, Time, Urgency, MAX_SLOTS,
+    RunEnd, Scheduler, SlotId, SlotState, StartTimes, Stats, Time, Urgency, WaitReason, MAX_SLOTS,
 };
 use proptest::prelude::prop_assert;
 use proptest::test_runner::TestCaseError;
@@ -112,6 +112,26 @@ impl World {
         }
     }
 
+    /// Checks the reason why the job of a context waits. `usable`: the slots that it may use now.
+    fn check_reason(&self, ctx: ContextId, stats: &Stats, usable: u8) {
+        assert_eq!(stats.waits.is_some(), stats.state == JobState::Queued);
+        let Some(reason) = stats.waits else { return };
+        let tenant = &self.tenants[&ctx];
+        match reason {
+            WaitReason::Disabled => assert!(!tenant.enabled),
+            WaitReason::NoSlot => assert!(tenant.enabled && stats.no_slot),
+            WaitReason::Frozen => assert!(self.frozen && usable != 0),
+            WaitReason::Budget | WaitReason::Cap => assert!(stats.throttled),
+            WaitReason::GroupCap(group) => {
+                let is_capped = self.group_settings(group).cap != 0;
+                let is_above = self.lineage(tenant.group).any(|above| above == group);
+                assert!(stats.throttled && is_capped && is_above);
+            }
+            WaitReason::Gang => assert!(self.gang(ctx).len() > 1),
+            WaitReason::Turn => assert!(!self.frozen && usable != 0),
+        }
+    }
+
     fn check_context(&mut self, ctx: ContextId, owners: &mut [u32]) {
         let now = ns(self.now);
         let Ok(stats) = self.machine.stats(ctx, now) else {
@@ -125,11 +145,12 @@ impl World {
             let sweeps = self.machine.is_sweeping();
             assert!(usable != 0 || sweeps, "{ctx:?} waits for nothing");
         }
+        usable &= !self.foreign(self.tenants[&ctx].group);
+        assert!(self.gone || stats.no_slot == (usable == 0));
         if !self.tenants[&ctx].enabled {
             usable = 0;
         }
-        usable &= !self.foreign(self.tenants[&ctx].group);
-        assert!(self.gone || stats.no_slot == (usable == 0));
+        self.check_reason(ctx, &stats, usable);
         assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
         if let Some(slot) = stats.slot {
             owners[slot.index()] += 1;
@@ -168,7 +189,8 @@ impl World {
         }
         assert!(!self.gone || !stats.state.is_live() || self.machine.is_sweeping());
         let tenant = self.tenants.get_mut(&ctx).unwrap();
-        let waits = stats.state == JobState::Queued && !stats.throttled && !stats.no_slot;
+        let may_run = !stats.throttled && !stats.no_slot && stats.enabled;
+        let waits = stats.state == JobState::Queued && may_run;
         match (waits, tenant.queued_at) {
             (true, None) => tenant.queued_at = Some(self.now),
             (true, Some(_)) => {}
