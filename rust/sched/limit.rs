@@ -186,8 +186,11 @@ impl Scheduler {
         let group = self.entities[ctx].group;
         let mut lineage = self.entities.lineage(group);
         let throttled = lineage.find(|&group| self.entities[group].throttled);
-        let (at, _) = self.caps(throttled.unwrap_or(group)).next()?;
-        Some(at)
+        let mut next = self.entities[throttled.unwrap_or(group)].registration;
+        while let Some(at) = next.filter(|&at| self.entities[at].cap().is_none()) {
+            next = self.entities[at].parent;
+        }
+        next
     }
 
     /// Sets the cap of a registered group, in percent of a slot; 0: no cap.

@@ -73,6 +73,65 @@ pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
+/// Returns a text of a stranger, such as a command or the path of a cgroup, without characters that
+/// a terminal acts on: control characters, and those that change the direction of writing, are
+/// escaped.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().fold(String::new(), |mut shown, c| {
+        match c {
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            c if is_unprintable(c) && u32::from(c) < 0x100 => {
+                let _ = write!(shown, "\\x{:02x}", u32::from(c));
+            }
+            c if is_unprintable(c) => {
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => shown.push(c),
+        }
+        shown
+    })
+}
+
+/// Returns whether a terminal may act on a character instead of showing it.
+fn is_unprintable(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// Returns JSON with escapes for the characters in its strings that a terminal may act on.
+/// Serialization escapes only those below 0x20.
+pub(crate) fn printable_json(json: &str) -> String {
+    json.chars().fold(String::new(), |mut shown, c| {
+        if is_unprintable(c) {
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+        shown
+    })
+}
+
+/// Returns the end of a path if the path is longer than `width`; an ellipsis marks a shortened path.
+pub(crate) fn end_of_path(width: usize, path: &str) -> String {
+    let path = printable(path);
+    let length = path.chars().count();
+    if length <= width {
+        return path;
+    }
+    let kept: String = path.chars().skip(length + 1 - width.max(1)).collect();
+    format!("…{kept}")
+}
+
+/// Shortens a text to `width`; an ellipsis marks a shortened text.
+pub(crate) fn shortened(width: usize, text: &str) -> String {
+    if text.chars().count() <= width {
+        return text.into();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    kept + "…"
+}
+
 /// Formats a table without lines, indented by two. Columns whose titles begin with `>` are aligned
 /// to the right.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -188,6 +247,27 @@ mod tests {
         for (ns, text) in cases {
             assert_eq!(time(ns), text);
         }
+    }
+
+    #[test]
+    fn texts_of_strangers_do_nothing_to_a_terminal() {
+        assert_eq!(printable("run a\u{e9} --x=1"), "run a\u{e9} --x=1");
+        let nasty = "a\x1b[2J\r\n\t\u{9b}31m\u{202e}z\x7f";
+        let shown = "a\\x1b[2J\\x0d\\n\\t\\x9b31m\\u{202e}z\\x7f";
+        assert_eq!(printable(nasty), shown);
+        let json = printable_json(&serde_json::to_string(nasty).unwrap());
+        assert!(!json.chars().any(is_unprintable), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), nasty);
+    }
+
+    #[test]
+    fn paths_keep_their_ends() {
+        assert_eq!(end_of_path(5, "/gold"), "/gold");
+        assert_eq!(end_of_path(5, "/a/gold"), "…gold");
+        assert_eq!(end_of_path(1, "/gold"), "…");
+        assert_eq!(shortened(5, "12345"), "12345");
+        assert_eq!(shortened(4, "12345"), "123…");
+        assert_eq!(shortened(1, "12345"), "…");
     }
 
     #[test]

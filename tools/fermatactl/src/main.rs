@@ -11,13 +11,16 @@
 
 mod advice;
 mod card;
+mod cgroup;
 mod command;
 mod format;
 mod node;
 mod process;
+mod terminal;
 mod trouble;
 mod value;
 mod view;
+mod why;
 
 use crate::command::Command;
 use crate::trouble::{Out, Result, Trouble};
@@ -32,7 +35,11 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error, std::env::args_os()),
     };
     let out = Out::new(arguments.json);
-    match arguments.command.run(out) {
+    let done = match &arguments.command {
+        Some(command) => command.run(out),
+        None => command::overview::run(out).map(|()| command::Ending::Done),
+    };
+    match done {
         Ok(ending) => ending.into(),
         Err(trouble) if trouble.is_closed_output() => ExitCode::SUCCESS,
         Err(trouble) => {
@@ -46,6 +53,8 @@ fn main() -> ExitCode {
 ///
 /// A card is named by its number (0), its name (fermata0) or its device (/dev/fermata0); a context,
 /// which is one program's use of the card, by the number that `fermatactl list` shows.
+///
+/// Without a command, one screen shows the cards, who runs, and who waits and why.
 #[derive(Debug, Parser)]
 #[command(name = "fermatactl", version, max_term_width = 100)]
 #[command(after_help = "Exit status: 0 done, 1 not done, 2 wrong arguments, 3 a job failed.")]
@@ -54,7 +63,7 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
 }
 
 /// Prints the error and returns the exit status. Help and version, which clap also returns as
@@ -275,7 +284,6 @@ mod tests {
     #[test]
     fn wrong_arguments_have_error_and_advice() {
         let table = [
-            ("--json", "requires a subcommand", "--help"),
             (
                 "--json nonsense",
                 "unrecognized subcommand 'nonsense'",

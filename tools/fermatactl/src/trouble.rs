@@ -3,6 +3,7 @@
 //! command with several targets also tells which targets were done.
 
 use crate::advice::{self, Call};
+use crate::format;
 use fermata::Error;
 use serde::Serialize;
 use std::fmt;
@@ -97,18 +98,27 @@ impl Trouble {
     /// Returns the error for a file.
     pub(crate) fn of_file(path: &Path, error: &std::io::Error) -> Self {
         let advice = match error.kind() {
-            ErrorKind::NotFound => "check the path: folders are not made",
+            ErrorKind::NotFound => without(path),
             ErrorKind::PermissionDenied => {
-                "`ls -ld` shows who may use the file and its folder: run the command as that \
-                     user, or name another file"
+                "`ls -ld` shows who may use the file and its folder: run \
+                 the command as that user, or name another file"
+                    .into()
             }
             ErrorKind::StorageFull => {
-                "free space on this file system, or name a file on another \
-                 one"
+                "free space on this file system, or name a file on another one".into()
             }
-            _ => "name another file",
+            _ => "name another file".into(),
         };
-        Self::new(format!("{}: {error}", path.display()), advice)
+        let path = format::printable(&path.to_string_lossy());
+        Self::new(format!("{path}: {error}"), advice)
+    }
+
+    /// Adds another advice.
+    pub(crate) fn or(self, advice: &str) -> Self {
+        Self {
+            advice: format!("{}\n  {advice}", self.advice),
+            ..self
+        }
     }
 
     /// Adds the progress of the command.
@@ -151,6 +161,27 @@ impl fmt::Display for Trouble {
     }
 }
 
+/// Returns the advice for a path that does not exist: which part of it is missing.
+fn without(path: &Path) -> String {
+    let named = |path: &Path| format::printable(&path.to_string_lossy());
+    let mut folders: Vec<_> = path.ancestors().skip(1).collect();
+    folders.retain(|folder| *folder != Path::new(""));
+    let missing = folders.iter().rev().find(|folder| !folder.exists());
+    match (missing, folders.first()) {
+        (Some(missing), _) => format!(
+            "there is no folder {}: make it (`mkdir -p`), or name another path",
+            named(missing)
+        ),
+        (None, Some(folder)) => format!(
+            "there is no such file in {}: `ls` shows what is there",
+            named(folder)
+        ),
+        (None, None) => {
+            "there is no such file in the present folder: `ls` shows what is there".into()
+        }
+    }
+}
+
 /// Errors of the output; errors of other files are made by [`Trouble::of_file`].
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Self {
@@ -188,7 +219,7 @@ impl Out {
         text: impl FnOnce(&T) -> String,
     ) -> Result<()> {
         let mut text = if self.json {
-            serde_json::to_string(answer).map_err(std::io::Error::from)?
+            format::printable_json(&serde_json::to_string(answer).map_err(std::io::Error::from)?)
         } else {
             text(answer)
         };
@@ -203,7 +234,7 @@ impl Out {
     /// Prints an error. A failure to print is ignored.
     pub(crate) fn complain(self, trouble: &Trouble) {
         let text = match serde_json::to_string(trouble) {
-            Ok(json) if self.json => json,
+            Ok(json) if self.json => format::printable_json(&json),
             _ => format!("fermatactl: {trouble}"),
         };
         let _ = writeln!(std::io::stderr(), "{text}");
@@ -307,6 +338,21 @@ mod tests {
                 assert!(!text.is_empty(), "{json}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let advice = |path: &Path| Trouble::of_file(path, &ErrorKind::NotFound.into()).advice;
+        let there = folder.path().display();
+        let file = advice(&folder.path().join("none"));
+        assert!(
+            file.contains(&format!("no such file in {there}:")),
+            "{file}"
+        );
+        let deep = advice(&folder.path().join("none/deeper/file"));
+        assert!(deep.contains(&format!("no folder {there}/none:")), "{deep}");
+        assert!(advice(Path::new("none")).contains("the present folder"));
     }
 
     /// Acts on contexts 7, 8 and 9; `refused` fails. Returns the contexts that were acted on, and

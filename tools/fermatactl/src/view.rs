@@ -3,8 +3,11 @@
 
 use crate::advice::Call;
 use crate::card::{of_present, Card, CardName, Figures, Monitor};
+use crate::cgroup::Paths;
+use crate::format::{end_of_path, printable};
 use crate::process;
 use crate::trouble::Result;
+use crate::why;
 use fermata::{uapi, EngineId, State};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -68,6 +71,8 @@ pub(crate) struct ContextView {
     pub(crate) command: Option<String>,
     /// Null if the caller may not know it.
     pub(crate) group: Option<u64>,
+    /// Path of the group's cgroup, below the root of the hierarchy; null if it was not found.
+    pub(crate) group_path: Option<String>,
     /// Number of the current or last job; 0 before the first job. Null if the caller may not know
     /// it; likewise all from here on.
     pub(crate) job: Option<u64>,
@@ -83,14 +88,22 @@ pub(crate) struct ContextView {
     pub(crate) wait_ns: Option<u64>,
     pub(crate) slices: Option<u64>,
     pub(crate) preemptions: Option<u64>,
+    /// How long the job has been queued, or on its slot without a break; null in other states.
+    pub(crate) state_ns: Option<u64>,
+    /// Why the job is queued: a name of [`WAITS`]; null if it is not.
+    pub(crate) waits: Option<&'static str>,
+    /// The group whose cap is used up.
+    pub(crate) waits_group: Option<u64>,
+    /// The same in words, and why a job is held.
+    pub(crate) waits_because: Option<String>,
 }
 
 impl CardView {
     /// Reads the present state of the cards of these names; without a name, of the cards that are
     /// not gone and that the caller may open.
     pub(crate) fn all(names: &[CardName]) -> Result<Vec<Self>> {
-        let cards = Card::open_all(names)?;
-        let views = cards.iter().map(Self::of);
+        let (cards, mut paths) = (Card::open_all(names)?, Paths::default());
+        let views = cards.iter().map(|card| Self::explained(card, &mut paths));
         if names.is_empty() {
             of_present(views)
         } else {
@@ -98,7 +111,8 @@ impl CardView {
         }
     }
 
-    /// Reads the present state of a card.
+    /// Reads the present state of a card, without the paths of groups and without the reasons why
+    /// jobs wait.
     pub(crate) fn of(card: &Card) -> Result<Self> {
         let info = card.file.card_info();
         let info = info.map_err(|error| card.refused("what it is", Call::CardInfo, error))?;
@@ -137,6 +151,30 @@ impl CardView {
             view.fill_in(&monitor);
         }
         Ok(view)
+    }
+
+    /// Reads the present state of a card. The paths of groups are added to `paths`.
+    pub(crate) fn explained(card: &Card, paths: &mut Paths) -> Result<Self> {
+        let mut view = Self::of(card)?;
+        view.name_groups(paths);
+        why::explain(card, &mut view, paths);
+        Ok(view)
+    }
+
+    /// Fills in the paths of groups.
+    fn name_groups(&mut self, paths: &mut Paths) {
+        let of_contexts = self.contexts.iter().flat_map(|context| {
+            let own = context.group.map(|group| (group, context.pid));
+            // The group whose cap it is may be one above.
+            own.into_iter()
+                .chain(context.waits_group.map(|group| (group, context.pid)))
+        });
+        let of_slots = self.slots.iter().filter_map(|slot| slot.exclusive_group);
+        paths.look_for(of_contexts.chain(of_slots.map(|group| (group, None))));
+        for context in &mut self.contexts {
+            let path = context.group.and_then(|group| paths.of(group));
+            context.group_path = path.map(Into::into);
+        }
     }
 
     /// Fills in figures of other users, which the driver returns to privileged users only.
@@ -181,6 +219,24 @@ const ATTRIBUTES: [(u64, &str); 3] = [
     (uapi::STATUS_NO_SLOT as u64, "no-slot"),
 ];
 
+/// The names of `FERMATA_WAITS_*`.
+const WAITS: [(u32, &str); 8] = [
+    (uapi::WAITS_DISABLED, "disabled"),
+    (uapi::WAITS_NO_SLOT, "no-slot"),
+    (uapi::WAITS_CARD, "card"),
+    (uapi::WAITS_BUDGET, "budget"),
+    (uapi::WAITS_CAP, "cap"),
+    (uapi::WAITS_GROUP_CAP, "group-cap"),
+    (uapi::WAITS_GANG, "gang"),
+    (uapi::WAITS_TURN, "turn"),
+];
+
+fn name_of_wait(number: u64) -> Option<&'static str> {
+    let mut names = WAITS.iter();
+    let found = names.find(|(wait, _)| u64::from(*wait) == number);
+    found.map(|(_, name)| *name)
+}
+
 fn names_of_bits(bits: u64, names: &[(u64, &'static str)]) -> Vec<&'static str> {
     let set = names.iter().filter(|(bit, _)| bits & bit != 0);
     set.map(|(_, name)| *name).collect()
@@ -193,7 +249,11 @@ pub(crate) fn numbers_of_bits(mask: u32) -> Vec<u32> {
 
 impl SlotView {
     /// Makes the view of a slot. Unless `tells_all`, the driver gives 0 for other users' figures.
-    fn of(info: &uapi::SlotInfo, contexts: &[uapi::ContextInfo], tells_all: bool) -> Self {
+    pub(crate) fn of(
+        info: &uapi::SlotInfo,
+        contexts: &[uapi::ContextInfo],
+        tells_all: bool,
+    ) -> Self {
         let told = |figure| Some(figure).filter(|_| tells_all);
         let engine = EngineId {
             low: info.afu_id_lo,
@@ -254,6 +314,7 @@ impl ContextView {
             pid,
             command: pid.and_then(process::command),
             group: Some(info.group).filter(|group| *group != 0),
+            group_path: None,
             job: told(info.job),
             priority: Some(info.priority).filter(|_| tells),
             weight: Some(info.weight).filter(|_| tells),
@@ -265,6 +326,10 @@ impl ContextView {
             wait_ns: told(info.wait_ns),
             slices: told(info.slices),
             preemptions: told(info.preemptions),
+            state_ns: Some(info.state_ns).filter(|ns| *ns != 0),
+            waits: name_of_wait(info.waits.into()),
+            waits_group: Some(info.waits_group).filter(|group| *group != 0),
+            waits_because: None,
         }
     }
 
@@ -281,6 +346,23 @@ impl ContextView {
         self.wait_ns = figures.find("wait_ns");
         self.slices = figures.find("slices");
         self.preemptions = figures.find("preemptions");
+        self.state_ns = figures.find("state_ns").filter(|ns| *ns != 0);
+        self.waits = figures.find("waits").and_then(name_of_wait);
+        self.waits_group = figures.find("waits_group");
+    }
+
+    /// Returns the path of the group, shortened to `width`, or its number.
+    pub(crate) fn group_name(&self, width: usize) -> String {
+        match (&self.group_path, self.group) {
+            (Some(path), _) => end_of_path(width, path),
+            (None, Some(group)) => group.to_string(),
+            (None, None) => "-".into(),
+        }
+    }
+
+    /// Returns the command as it can be shown on a terminal.
+    pub(crate) fn command_text(&self) -> Option<String> {
+        self.command.as_deref().map(printable)
     }
 
     /// Returns the engine's name, or its UUID.

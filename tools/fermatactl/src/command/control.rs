@@ -3,9 +3,10 @@
 //! `enable` and `hint` on contexts of other programs, `set` on a card or a context, `group` on the
 //! subtree of a cgroup.
 
+use super::groups;
 use crate::advice::Call;
 use crate::card::{Card, CardName};
-use crate::format::{self, time};
+use crate::format::{self, printable, time};
 use crate::process;
 use crate::trouble::{act_on_each, Out, Progress, Result, Target, Trouble};
 use crate::value::{self, number_in, CardSetting, ContextSetting, Parsed, Setting};
@@ -317,7 +318,10 @@ fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Resul
     Ok(settings.iter().map(ToString::to_string).collect())
 }
 
-/// Show or change the settings for the subtree of a cgroup (CAP_SYS_ADMIN)
+/// List groups, or show or change the settings for the subtree of a cgroup
+///
+/// Without CGROUP the groups of the card are listed that have contexts or settings, with their part
+/// of the last second (RUN%, of one slot). The settings of others, and a CGROUP, take CAP_SYS_ADMIN.
 ///
 /// Any setting registers the cgroup: all contexts of programs in it and below it are then one
 /// group, including contexts that are already open. The registration lasts until the cgroup is
@@ -329,28 +333,28 @@ pub(crate) struct Group {
     card: CardName,
     /// The directory of a cgroup (version 2), such as /sys/fs/cgroup/user.slice/user-1000.slice
     #[arg(value_name = "CGROUP")]
-    cgroup: PathBuf,
+    cgroup: Option<PathBuf>,
     /// Its weight against other groups: 1 to 10000, initially 100
-    #[arg(long, value_parser = weight)]
+    #[arg(long, value_parser = weight, requires = "cgroup")]
     weight: Option<u32>,
     /// The highest priority that its contexts may have: 0 to 31
-    #[arg(long, value_name = "PRIORITY", value_parser = max_priority)]
+    #[arg(long, value_name = "PRIORITY", value_parser = max_priority, requires = "cgroup")]
     max_priority: Option<u32>,
     /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; 0: no cap
-    #[arg(long, value_name = "PERCENT", value_parser = cap)]
+    #[arg(long, value_name = "PERCENT", value_parser = cap, requires = "cgroup")]
     cap: Option<u32>,
     /// Maximum number of contexts: 1 to 65536; 0: as set by the module parameter max_contexts_group
-    #[arg(long, value_name = "N", value_parser = max_contexts)]
+    #[arg(long, value_name = "N", value_parser = max_contexts, requires = "cgroup")]
     max_contexts: Option<u32>,
     /// Maximum pinned memory of all its contexts, such as 512M; 0: as set by the module parameter
     /// max_pinned_group_mib
-    #[arg(long, value_name = "SIZE", value_parser = value::size)]
+    #[arg(long, value_name = "SIZE", value_parser = value::size, requires = "cgroup")]
     max_bytes: Option<u64>,
     /// Slots that serve only its contexts, such as 0,2; `none`: no slot serves only them
-    #[arg(long, value_name = "SLOTS", value_parser = exclusive)]
+    #[arg(long, value_name = "SLOTS", value_parser = exclusive, requires = "cgroup")]
     exclusive: Option<u32>,
     /// End the registration
-    #[arg(long, conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive"])]
+    #[arg(long, requires = "cgroup", conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive"])]
     remove: bool,
 }
 
@@ -403,10 +407,14 @@ struct GroupAnswer {
 impl Group {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
         let card = Card::open(&self.card)?;
-        let directory = File::open(&self.cgroup).map_err(|error| {
+        let Some(cgroup) = &self.cgroup else {
+            return groups::list(&card, out);
+        };
+        let directory = File::open(cgroup).map_err(|error| {
             Trouble::new(
-                format!("{}: {error}", self.cgroup.display()),
-                "name the directory of a cgroup, below /sys/fs/cgroup",
+                format!("{}: {error}", printable(&cgroup.to_string_lossy())),
+                "name the directory of a cgroup, below /sys/fs/cgroup: `fermatactl group CARD` \
+                 lists those that are in use",
             )
         })?;
         let settings = GroupSettings {
@@ -424,11 +432,11 @@ impl Group {
         } else {
             card.file.set_group(directory.as_fd(), &settings)
         };
-        let what = self.cgroup.display().to_string();
+        let what = printable(&cgroup.to_string_lossy());
         let group = group.map_err(|error| card.refused(&what, Call::GroupSet, error))?;
         let answer = GroupAnswer {
             card: card.number(),
-            cgroup: self.cgroup.clone(),
+            cgroup: cgroup.clone(),
             group: group.number,
             registered: !self.remove,
             weight: group.weight,
@@ -448,7 +456,7 @@ impl Group {
 }
 
 fn text_of_group(card: &str, answer: &GroupAnswer) -> String {
-    let name = answer.cgroup.display();
+    let name = printable(&answer.cgroup.to_string_lossy());
     if !answer.registered {
         return format!("{card}: {name}: not registered any more");
     }

@@ -4,13 +4,16 @@
 
 use crate::advice::Call;
 use crate::card::{Card, CardName, Monitor};
-use crate::format::{bytes, or_dash, table, time, Spread};
+use crate::cgroup::Paths;
+use crate::format::{bytes, or_dash, printable, table, time, Spread};
 use crate::process;
 use crate::trouble::{Out, Result, Trouble};
 use crate::value;
 use crate::view::{CardView, ContextView, SlotView};
+use crate::why;
 use fermata::{uapi, ContextHistogram, SlotHistogram};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Show everything about a card, or about a context
 #[derive(Debug, clap::Args)]
@@ -25,7 +28,7 @@ pub(crate) struct Info {
 impl Info {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
         let card = Card::open_one(self.card.as_ref())?;
-        let view = CardView::of(&card)?;
+        let view = CardView::explained(&card, &mut Paths::default())?;
         match self.context {
             None => out.show(&view, about_card),
             Some(number) => match view.context(number) {
@@ -123,14 +126,22 @@ fn about_slot(slot: &SlotView) -> String {
 }
 
 fn about_context(context: &ContextView) -> String {
-    let pairs = [
-        ("state", context.state_text()),
+    let group = match (&context.group_path, context.group) {
+        (Some(path), Some(number)) => format!("{} ({number})", printable(path)),
+        _ => or_dash(context.group),
+    };
+    let because = context.waits_because.clone();
+    let because = because.map(|because| ("waits because", because));
+    let since = context.state_ns.map(|ns| ("for", time(ns)));
+    let pairs = [("state", context.state_text())];
+    let pairs = pairs.into_iter().chain(since).chain(because);
+    let rest = [
         ("engine", context.engine_name().into()),
         ("on slot", or_dash(context.slot)),
         ("may use slots", numbers(&context.slots)),
         ("process", or_dash(context.pid)),
-        ("command", or_dash(context.command.as_deref())),
-        ("group", or_dash(context.group)),
+        ("command", or_dash(context.command_text())),
+        ("group", or_dash(context.group.map(|_| group))),
         ("job", or_dash(context.job)),
         ("priority", or_dash(context.priority)),
         ("weight", or_dash(context.weight)),
@@ -149,6 +160,7 @@ fn about_context(context: &ContextView) -> String {
         ("slices", or_dash(context.slices)),
         ("preemptions", or_dash(context.preemptions)),
     ];
+    let pairs: Vec<_> = pairs.chain(rest).collect();
     format!("context {}\n", context.context) + &lines(&pairs)
 }
 
@@ -188,7 +200,36 @@ fn text_of(card: &CardView) -> String {
         text += "\n";
         text += &contexts(&card.contexts);
     }
+    let notes = notes(card);
+    if !notes.is_empty() {
+        text += "\n";
+        text += &notes;
+    }
     text
+}
+
+/// Returns lines about jobs that wait for something else than their turn, by reason, and about jobs
+/// that may hang.
+fn notes(card: &CardView) -> String {
+    let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let waits = |context: &&ContextView| context.waits != Some("turn");
+    for context in card.contexts.iter().filter(waits) {
+        if let Some(because) = &context.waits_because {
+            let contexts = waiting.entry(because).or_default();
+            contexts.push(context.context.to_string());
+        }
+    }
+    let mut text = String::new();
+    for (because, contexts) in waiting {
+        let verb = if contexts.len() == 1 { "waits" } else { "wait" };
+        text += &format!("  {} {verb} because: {because}\n", contexts.join(", "));
+    }
+    let suspects: Vec<_> = why::suspects(card).collect();
+    for suspect in &suspects {
+        text += &format!("  {}\n", suspect.text());
+    }
+    let remedy = why::remedy(card, &suspects);
+    text + &remedy.map_or_else(String::new, |remedy| format!("  {remedy}\n"))
 }
 
 fn slots(slots: &[SlotView]) -> String {
@@ -215,9 +256,13 @@ fn slots(slots: &[SlotView]) -> String {
     table(&titles, slots.iter().map(row))
 }
 
+/// How much of the path of a group a table shows; `info` and JSON have all of it.
+const GROUP_WIDTH: usize = 30;
+
 fn contexts(contexts: &[ContextView]) -> String {
     let titles = [
-        ">CONTEXT", "STATE", "ENGINE", ">SLOT", ">RUN", ">WAIT", ">SLICES", ">PID", "COMMAND",
+        ">CONTEXT", "STATE", "ENGINE", ">SLOT", ">RUN", ">WAIT", ">SLICES", "GROUP", ">PID",
+        "COMMAND",
     ];
     let row = |context: &ContextView| {
         vec![
@@ -228,8 +273,9 @@ fn contexts(contexts: &[ContextView]) -> String {
             or_dash(context.run_ns.map(time)),
             or_dash(context.wait_ns.map(time)),
             or_dash(context.slices),
+            context.group_name(GROUP_WIDTH),
             or_dash(context.pid),
-            or_dash(context.command.as_deref()),
+            or_dash(context.command_text()),
         ]
     };
     table(&titles, contexts.iter().map(row))
@@ -297,7 +343,7 @@ struct ContextHistograms {
 impl Stats {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
         let card = Card::open_one(self.card.as_ref())?;
-        let view = CardView::of(&card)?;
+        let view = CardView::explained(&card, &mut Paths::default())?;
         match self.context {
             None => {
                 let monitor = card.monitor();
@@ -579,12 +625,12 @@ fn text_of_guests(guests: &[Guest]) -> String {
     let row = |guest: &Guest| {
         vec![
             guest.pid.to_string(),
-            or_dash(guest.name.as_deref()),
+            or_dash(guest.name.as_deref().map(printable)),
             or_dash(guest.contexts),
             or_dash(guest.contexts_on_slots),
             or_dash(guest.run_ns.map(time)),
             or_dash(guest.wait_ns.map(time)),
-            or_dash(guest.socket.as_deref()),
+            or_dash(guest.socket.as_deref().map(printable)),
         ]
     };
     table(&titles, guests.iter().map(row))

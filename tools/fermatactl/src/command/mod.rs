@@ -4,7 +4,9 @@
 mod cdi;
 mod control;
 mod exporter;
+mod groups;
 mod info;
+pub(crate) mod overview;
 mod run;
 mod top;
 mod trace;

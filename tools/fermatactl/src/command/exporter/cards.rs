@@ -5,10 +5,9 @@
 use super::pages::{Buckets, Labels};
 use crate::card::{read_lines, Figures, Monitor};
 use fermata::{lower_bound, EngineId, BUCKETS};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The bucket whose lower bound, about a microsecond, is the first bound of the metrics. After it
 /// there is one bound in each octave.
@@ -125,34 +124,6 @@ fn buckets(figures: &Figures) -> Buckets {
         count: counts.iter().sum(),
         sum_ns: figures.of("sum_ns"),
     }
-}
-
-/// Returns the paths of cgroups below `root`, the mount of the tree, by their numbers.
-///
-/// Only directories that belong to root are entered: a group is a cgroup whose directory is root's,
-/// or one that root has registered, and a user can make any number of others in a delegated
-/// subtree.
-pub(super) fn paths(root: &Path, mut wanted: BTreeSet<u64>) -> HashMap<u64, String> {
-    let mut found = HashMap::new();
-    let mut next = vec![PathBuf::new()];
-    while let Some(path) = next.pop().filter(|_| !wanted.is_empty()) {
-        let folder = root.join(&path);
-        let Ok(metadata) = fs::symlink_metadata(&folder) else {
-            continue;
-        };
-        if wanted.remove(&metadata.ino()) {
-            found.insert(metadata.ino(), format!("/{}", path.to_string_lossy()));
-        }
-        if metadata.uid() != 0 {
-            continue;
-        }
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                next.push(path.join(entry.file_name()));
-            }
-        }
-    }
-    found
 }
 
 /// Returns the labels of a group: its number, and what the path of its cgroup tells.
@@ -377,19 +348,5 @@ mod tests {
         }
         assert_eq!(unescaped("a\\x2"), "a\\x2");
         assert_eq!(unescaped("\\xff\\xé"), "\u{fffd}\\xé");
-    }
-
-    #[test]
-    fn numbers_are_those_of_inodes() {
-        let root = std::env::temp_dir().join(format!("fermatactl-groups-{}", std::process::id()));
-        fs::create_dir_all(root.join("a/b")).unwrap();
-        let number = |path: &str| fs::metadata(root.join(path)).unwrap().ino();
-        let wanted = [number(""), number("a/b"), 1 << 62].into();
-        let found = paths(&root, wanted);
-        // Not root's: the tests run as any user.
-        let is_root = fs::metadata(&root).unwrap().uid() == 0;
-        assert_eq!(found.get(&number("")).map(String::as_str), Some("/"));
-        assert_eq!(found.contains_key(&number("a/b")), is_root);
-        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -11,6 +11,7 @@
 mod cards;
 mod pages;
 
+use crate::cgroup;
 use crate::trouble::{Result, Trouble};
 use cards::Card;
 use pages::Format;
@@ -27,7 +28,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CLASS: &str = "/sys/class/fermata";
-const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where the unit listens.
+const SOCKET: &str = "/run/fermata/exporter.sock";
 
 /// Serve metrics of all cards for Prometheus
 ///
@@ -40,7 +42,7 @@ pub(crate) struct Exporter {
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/run/fermata/exporter.sock"
+        default_value = SOCKET
     )]
     socket: PathBuf,
     /// Listen on this loopback address instead: every user of the machine may connect
@@ -100,7 +102,15 @@ fn bind(path: &Path) -> Result<UnixListener> {
     let before = rustix::process::umask(Mode::RWXO | Mode::XUSR | Mode::XGRP);
     let bound = UnixListener::bind(path);
     rustix::process::umask(before);
-    bound.map_err(|error| Trouble::of_file(path, &error))
+    bound.map_err(|error| match error.kind() {
+        // The unit makes the folder of this path.
+        io::ErrorKind::NotFound if path == Path::new(SOCKET) => Trouble::new(
+            format!("{SOCKET}: {error}"),
+            "fermata-exporter.service makes the folder: `systemctl start fermata-exporter.service`, \
+             or serve it from here by --listen 127.0.0.1:9839 or --socket PATH",
+        ),
+        _ => Trouble::of_file(path, &error),
+    })
 }
 
 fn refused(address: SocketAddr, error: &std::io::Error) -> Trouble {
@@ -132,7 +142,7 @@ impl Collector {
             .collect();
         let numbers = cards.iter().flat_map(|(_, card)| card);
         let numbers = numbers.flat_map(|card| card.groups.keys().copied());
-        let paths = cards::paths(Path::new(CGROUPS), numbers.collect());
+        let paths = cgroup::paths(Path::new(cgroup::ROOT), numbers.collect());
         pages::write(format, &cards, &paths)
     }
 }

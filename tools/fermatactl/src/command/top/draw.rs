@@ -4,7 +4,7 @@
 //! completely or not at all, since a number without its last digits looks like another number.
 
 use super::{CardFrame, ContextRow, Frame, Mode, Screen, SlotRow};
-use crate::format::{or_dash, table, time, Spread};
+use crate::format::{end_of_path, or_dash, shortened, table, time, Spread};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
@@ -69,7 +69,7 @@ pub(super) fn draw(screen: &Screen, canvas: &mut Canvas) {
     slot_table(frame, canvas, slots);
     context_table(screen, canvas, contexts);
     canvas.render_widget(
-        Paragraph::new(shortened(foot.width, &foot_of(screen))),
+        Paragraph::new(shortened(foot.width.into(), &foot_of(screen))),
         foot,
     );
     if screen.mode == Mode::Help {
@@ -81,8 +81,10 @@ pub(super) fn draw(screen: &Screen, canvas: &mut Canvas) {
 fn cell<C: TableColumn>((column, width): Shown<C>, text: String) -> Cell<'static> {
     Cell::from(if column.is_number() {
         Text::from(text).alignment(Alignment::Right)
+    } else if column.is_path() {
+        Text::from(end_of_path(width.into(), &text))
     } else {
-        Text::from(shortened(width, &text))
+        Text::from(shortened(width.into(), &text))
     })
 }
 
@@ -249,6 +251,8 @@ pub(super) enum Column {
     Slices,
     /// Times taken off before the job's end
     Preemptions,
+    /// Path of its group's cgroup
+    Group,
     /// Process
     Pid,
     /// Its command
@@ -269,6 +273,7 @@ impl TableColumn for Column {
         Self::Wait,
         Self::Slices,
         Self::Preemptions,
+        Self::Group,
         Self::Pid,
         Self::Command,
     ];
@@ -281,6 +286,7 @@ impl TableColumn for Column {
         Self::Priority,
         Self::Wait,
         Self::Engine,
+        Self::Group,
         Self::Pid,
         Self::Slot,
         Self::Share,
@@ -303,18 +309,26 @@ impl TableColumn for Column {
             Self::Wait => "WAIT%",
             Self::Slices => "SLICES",
             Self::Preemptions => "PREEM",
+            Self::Group => "GROUP",
             Self::Pid => "PID",
             Self::Command => "COMMAND",
         }
     }
 
     fn is_number(self) -> bool {
-        !matches!(self, Self::State | Self::Engine | Self::Command)
+        !matches!(
+            self,
+            Self::State | Self::Engine | Self::Group | Self::Command
+        )
+    }
+
+    fn is_path(self) -> bool {
+        self == Self::Group
     }
 
     fn width(self) -> u16 {
         match self {
-            Self::Engine => 10,
+            Self::Engine | Self::Group => 10,
             Self::State | Self::Command => 8,
             Self::Weight | Self::Slices | Self::Pid => 7,
             Self::Run => 6,
@@ -346,8 +360,9 @@ impl Column {
             Self::Wait => or_dash(row.wait_percent.map(one_digit)),
             Self::Slices => or_dash(view.slices.map(count)),
             Self::Preemptions => or_dash(view.preemptions.map(count)),
+            Self::Group => view.group_name(usize::MAX),
             Self::Pid => or_dash(view.pid),
-            Self::Command => or_dash(view.command.as_deref()),
+            Self::Command => or_dash(view.command_text()),
         }
     }
 
@@ -374,6 +389,7 @@ impl Column {
             Self::Wait => descending(a.wait_percent, b.wait_percent),
             Self::Slices => y.slices.cmp(&x.slices),
             Self::Preemptions => y.preemptions.cmp(&x.preemptions),
+            Self::Group => (&x.group_path, x.group).cmp(&(&y.group_path, y.group)),
             Self::Pid => x.pid.cmp(&y.pid),
             Self::Command => x.command.cmp(&y.command),
         }
@@ -404,16 +420,17 @@ pub(super) fn count(n: u64) -> String {
 pub(super) struct Order {
     pub(super) by: Column,
     pub(super) reversed: bool,
-    /// Text that state, engine, command, pid or number must contain.
+    /// Text that state, engine, group, command, pid or number must contain.
     pub(super) filter: String,
 }
 
 impl Order {
     fn shows(&self, row: &ContextRow, frame: &Frame) -> bool {
-        const NAMES: [Column; 5] = [
+        const NAMES: [Column; 6] = [
             Column::Context,
             Column::State,
             Column::Engine,
+            Column::Group,
             Column::Pid,
             Column::Command,
         ];
@@ -450,6 +467,11 @@ pub(super) trait TableColumn: Copy + PartialEq + 'static {
 
     /// Returns whether the column has numbers, which are aligned to the right and never cut.
     fn is_number(self) -> bool;
+
+    /// Returns whether the column has paths, of which the ends are shown.
+    fn is_path(self) -> bool {
+        false
+    }
 
     /// Returns the width of a text column, or the least width of a column of numbers.
     fn width(self) -> u16;
@@ -503,16 +525,6 @@ fn first_that_fit(width: u16, parts: &[String]) -> String {
         text += part;
     }
     text
-}
-
-/// Shortens a text to `width`; an ellipsis marks a shortened text.
-fn shortened(width: u16, text: &str) -> String {
-    let width = usize::from(width);
-    if text.chars().count() <= width {
-        return text.into();
-    }
-    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-    kept + "…"
 }
 
 /// A column of slots.
@@ -625,12 +637,5 @@ mod tests {
         for (width, text) in table {
             assert_eq!(first_that_fit(width, &parts), text, "{width}");
         }
-    }
-
-    #[test]
-    fn texts_show_that_they_are_cut() {
-        assert_eq!(shortened(5, "12345"), "12345");
-        assert_eq!(shortened(4, "12345"), "123…");
-        assert_eq!(shortened(1, "12345"), "…");
     }
 }

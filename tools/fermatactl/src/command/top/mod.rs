@@ -8,14 +8,18 @@ mod tests;
 
 use crate::advice::{self, Call};
 use crate::card::{of_present, Card, CardName};
+use crate::cgroup::Paths;
 use crate::format::{since, Spread};
+use crate::terminal;
 use crate::trouble::{Out, Result, Trouble};
 use crate::value::{self, PRIORITIES};
 use crate::view::{CardView, ContextView, SlotView};
 use draw::{Column, Order, TableColumn};
 use fermata::{Control, Histogram, Param, SlotHistogram};
+use ratatui::crossterm;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::DefaultTerminal;
+use ratatui::layout::Rect;
+use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -43,7 +47,7 @@ pub(crate) struct Top {
     /// Sort contexts by this column
     #[arg(short, long, value_enum, default_value = "share")]
     sort: Column,
-    /// Show only contexts whose number, state, engine, pid or command contains this
+    /// Show only contexts whose number, state, engine, group, pid or command contains this
     #[arg(short, long, default_value = "", value_name = "TEXT")]
     filter: String,
 }
@@ -68,10 +72,11 @@ impl Top {
         if is_terminal && count.is_none() && !out.is_json() {
             return show_live(&cards, order, self.interval);
         }
-        let mut before = Sample::take(&cards)?;
+        let mut paths = Paths::default();
+        let mut before = Sample::take(&cards, &mut paths)?;
         for _ in 0..count.unwrap_or(u64::MAX) {
             std::thread::sleep(self.interval);
-            let now = Sample::take(&cards)?;
+            let now = Sample::take(&cards, &mut paths)?;
             let frame = Frame::between(&before, &now);
             out.show(&frame, |frame| draw::text(frame, &order))?;
             before = now;
@@ -85,24 +90,40 @@ const FIRST: Duration = Duration::from_millis(200);
 
 /// Shows cards until the user quits, and restores the terminal in any case.
 fn show_live(cards: &[Card], order: Order, interval: Duration) -> Result<()> {
-    let before = Sample::take(cards)?;
-    let terminal = ratatui::try_init().map_err(|error| {
+    let mut paths = Paths::default();
+    let before = Sample::take(cards, &mut paths)?;
+    let terminal = start_terminal().map_err(|error| {
+        ratatui::restore();
         Trouble::new(
             format!("terminal: {error}"),
             "with --once it prints plain text",
         )
     })?;
-    let shown = redraw(cards, order, interval, before, terminal);
+    let shown = redraw(cards, order, interval, (before, paths), terminal);
     ratatui::restore();
     shown
 }
 
-/// Redraws cards, and executes commands of keys.
+/// Takes over the terminal. A terminal without a size, such as a serial console, is taken for one
+/// of 80x24.
+fn start_terminal() -> std::io::Result<DefaultTerminal> {
+    let (columns, rows) = crossterm::terminal::size().unwrap_or_default();
+    if columns != 0 && rows != 0 {
+        return ratatui::try_init();
+    }
+    let (width, height) = terminal::UNSIZED;
+    let viewport = Viewport::Fixed(Rect::new(0, 0, width, height));
+    let terminal = ratatui::try_init_with_options(TerminalOptions { viewport })?;
+    crossterm::execute!(std::io::stdout(), crossterm::terminal::EnterAlternateScreen)?;
+    Ok(terminal)
+}
+
+/// Redraws cards, and executes commands of keys. Begins with a sample, and the paths of its groups.
 fn redraw(
     cards: &[Card],
     order: Order,
     interval: Duration,
-    mut before: Sample,
+    (mut before, mut paths): (Sample, Paths),
     mut terminal: DefaultTerminal,
 ) -> Result<()> {
     let mut screen = Screen::new(Frame::between(&before, &before), order);
@@ -111,8 +132,14 @@ fn redraw(
         terminal.draw(|canvas| draw::draw(&screen, canvas))?;
         let left = next.saturating_duration_since(Instant::now());
         if event::poll(left)? {
-            let Event::Key(key) = event::read()? else {
-                continue;
+            let key = match event::read()? {
+                Event::Key(key) => key,
+                // A terminal that had no size has one now.
+                Event::Resize(width, height) if width != 0 && height != 0 => {
+                    terminal.resize(Rect::new(0, 0, width, height))?;
+                    continue;
+                }
+                _ => continue,
             };
             if key.kind == KeyEventKind::Release {
                 continue;
@@ -132,7 +159,7 @@ fn redraw(
         }
         next = Instant::now() + interval;
         if !screen.paused {
-            let now = Sample::take(cards)?;
+            let now = Sample::take(cards, &mut paths)?;
             screen.frame = Frame::between(&before, &now);
             before = now;
         }
@@ -354,8 +381,11 @@ impl Measured {
 
 impl Sample {
     /// Samples the cards that are not gone. Fails if all are gone.
-    fn take(cards: &[Card]) -> Result<Self> {
-        let samples = cards.iter().map(CardSample::of).enumerate();
+    fn take(cards: &[Card], paths: &mut Paths) -> Result<Self> {
+        let samples = cards
+            .iter()
+            .map(|card| CardSample::of(card, paths))
+            .enumerate();
         let samples = of_present(samples.map(|(index, sample)| Ok((index, sample?))))?;
         Ok(Self {
             at: Instant::now(),
@@ -365,8 +395,8 @@ impl Sample {
 }
 
 impl CardSample {
-    fn of(card: &Card) -> Result<Self> {
-        let view = CardView::of(card)?;
+    fn of(card: &Card, paths: &mut Paths) -> Result<Self> {
+        let view = CardView::explained(card, paths)?;
         let slots = view.slots.iter();
         let measured = slots.map(|slot| Measured::of(card, slot.slot));
         Ok(Self {

@@ -59,7 +59,8 @@ fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
             slots: vec![0],
             pid: Some(4_000_000 + number),
             command: Some(format!("/usr/bin/tenant --number {number} --of-many")),
-            group: None,
+            group: Some(47),
+            group_path: Some(format!("/system.slice/tenant-{number}.service")),
             job: Some(1),
             priority: Some(16),
             weight: Some(100),
@@ -71,6 +72,10 @@ fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
             wait_ns: Some(5),
             slices: Some(1_234_567),
             preemptions: Some(1_234_566),
+            state_ns: None,
+            waits: None,
+            waits_group: None,
+            waits_because: None,
         },
         run_percent: Some(run_percent),
         wait_percent: Some(100.0),
@@ -143,13 +148,10 @@ fn it_fits_in_80_columns() {
     let titles: Vec<_> = lines[5].split_whitespace().collect();
     assert_eq!(
         titles,
-        [
-            "CTX", "STATE", "ENGINE", "SL", "PR", "SLICE", "RUN%", "RUN", "WAIT%", "PREEM", "PID",
-            "COMMAND"
-        ]
+        ["CTX", "STATE", "ENGINE", "SL", "PR", "RUN%", "RUN", "WAIT%", "GROUP", "PID", "COMMAND"]
     );
-    // Sorted by share. Nothing is cut but the command, which begins where its title does.
-    let first: Vec<_> = lines[6].split_whitespace().take(11).collect();
+    // Sorted by share. Nothing is cut but the group and the command, which begins where its title does.
+    let first: Vec<_> = lines[6].split_whitespace().take(10).collect();
     assert_eq!(
         first,
         [
@@ -158,11 +160,10 @@ fn it_fits_in_80_columns() {
             "linkedlist",
             "-",
             "16",
-            "2ms",
             "89.5",
             "12.3s",
             "100.0",
-            "1234k",
+            "…2.service",
             "4000002"
         ]
     );
@@ -227,8 +228,11 @@ fn check_table<C: TableColumn>(
                 .strip_suffix('…')
                 .is_some_and(|word| cell.starts_with(word));
             let is_text = !column.is_number();
+            let is_end = word
+                .strip_prefix('…')
+                .is_some_and(|word| column.is_path() && cell.ends_with(word));
             assert!(
-                word == cell.split(' ').next().unwrap_or_default() || is_text && is_cut,
+                word == cell.split(' ').next().unwrap_or_default() || is_text && is_cut || is_end,
                 "{}: {word}, not {cell}",
                 column.title()
             );
@@ -296,22 +300,22 @@ fn narrow_terminals_have_fewer_columns() {
         (
             80,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
-            "CTX STATE ENGINE SL PR SLICE RUN% RUN WAIT% PREEM PID COMMAND",
+            "CTX STATE ENGINE SL PR RUN% RUN WAIT% GROUP PID COMMAND",
         ),
         (
             70,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
-            "CTX STATE ENGINE SL PR RUN% RUN WAIT% PID COMMAND",
+            "CTX STATE ENGINE SL RUN% WAIT% GROUP PID COMMAND",
         ),
         (
             69,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC99 FLAGS",
-            "CTX STATE ENGINE SL PR RUN% RUN WAIT% PID COMMAND",
+            "CTX STATE ENGINE SL RUN% WAIT% GROUP PID COMMAND",
         ),
         (
             60,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 FLAGS",
-            "CTX STATE ENGINE SL PR RUN% WAIT% PID COMMAND",
+            "CTX STATE SL RUN% GROUP PID COMMAND",
         ),
         (
             40,
@@ -427,6 +431,7 @@ fn what_is_not_told_is_no_number() {
     let last = lines.last().unwrap();
     assert_eq!(last[..3], ["2", "running", "linkedlist"]);
     assert_eq!(last[3..12], ["-"; 9]);
+    assert_eq!(last[12], "/system.slice/tenant-2.service");
 }
 
 #[test]

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Cgroups, which are the groups of contexts: a group's number is the inode of the cgroup's
+//! directory.
+
+use crate::process;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where the hierarchy of version 2 is usually mounted.
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+
+/// Calls `visit` with the number, the directory and the path of each cgroup below `root`, the mount
+/// of the tree, until `visit` breaks.
+///
+/// Only directories that belong to root are entered: a group is a cgroup whose directory is root's,
+/// or one that root has registered, and a user can make any number of others in a delegated
+/// subtree.
+pub(crate) fn walk(root: &Path, mut visit: impl FnMut(u64, &Path, &str) -> ControlFlow<()>) {
+    let mut next = vec![PathBuf::new()];
+    while let Some(path) = next.pop() {
+        let folder = root.join(&path);
+        let Ok(metadata) = fs::symlink_metadata(&folder) else {
+            continue;
+        };
+        let name = format!("/{}", path.to_string_lossy());
+        if visit(metadata.ino(), &folder, &name).is_break() {
+            return;
+        }
+        if metadata.uid() != 0 {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                next.push(path.join(entry.file_name()));
+            }
+        }
+    }
+}
+
+/// Returns the paths of cgroups below `root`, the mount of the tree, by their numbers.
+pub(crate) fn paths(root: &Path, mut wanted: BTreeSet<u64>) -> HashMap<u64, String> {
+    let mut found = HashMap::new();
+    if wanted.is_empty() {
+        return found;
+    }
+    walk(root, |number, _, path| {
+        if wanted.remove(&number) {
+            found.insert(number, path.into());
+        }
+        if wanted.is_empty() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    found
+}
+
+/// The paths of groups that were looked for.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    root: PathBuf,
+    /// By number; `None`: none was found.
+    known: HashMap<u64, Option<String>>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self::below(Path::new(ROOT))
+    }
+}
+
+impl Paths {
+    fn below(root: &Path) -> Self {
+        Self {
+            root: root.into(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Looks for the groups of these numbers, once: the path of a cgroup does not change. A
+    /// process that is or was in the group helps to find it.
+    pub(crate) fn look_for(&mut self, groups: impl Iterator<Item = (u64, Option<u32>)>) {
+        let mut wanted = BTreeSet::new();
+        for (number, pid) in groups {
+            if self.known.contains_key(&number) {
+                continue;
+            }
+            match pid.and_then(|pid| self.above(number, &process::cgroup(pid)?)) {
+                Some(path) => {
+                    self.known.insert(number, Some(path));
+                }
+                None => {
+                    wanted.insert(number);
+                }
+            }
+        }
+        let mut found = paths(&self.root, wanted.clone());
+        for number in wanted {
+            // Another process of the group may have told the path meanwhile.
+            let path = self.known.entry(number).or_default();
+            *path = path.take().or(found.remove(&number));
+        }
+    }
+
+    /// Returns the path of a group if it is the cgroup `path` or one above.
+    fn above(&self, number: u64, path: &str) -> Option<String> {
+        let is_it = |path: &&Path| {
+            let path = path.strip_prefix("/").unwrap_or(path);
+            let metadata = fs::symlink_metadata(self.root.join(path));
+            metadata.is_ok_and(|metadata| metadata.ino() == number)
+        };
+        let path = Path::new(path);
+        // From another cgroup namespace a path begins with `/..`.
+        let is_below = !path.components().any(|part| part.as_os_str() == "..");
+        let found = path.ancestors().filter(|_| is_below).find(is_it)?;
+        Some(found.to_string_lossy().into())
+    }
+
+    /// Returns the path of a group that was looked for.
+    pub(crate) fn of(&self, number: u64) -> Option<&str> {
+        self.known.get(&number)?.as_deref()
+    }
+
+    /// Opens the directory of a group that was looked for.
+    pub(crate) fn open(&self, number: u64) -> Option<File> {
+        let path = self.of(number)?;
+        let folder = File::open(self.root.join(path.strip_prefix('/')?)).ok()?;
+        let is_it = folder.metadata().ok()?.ino() == number;
+        is_it.then_some(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_inodes() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        let number = |path: &str| fs::metadata(root.join(path)).unwrap().ino();
+        let wanted = [number(""), number("a/b"), 1 << 62].into();
+        let found = paths(root, wanted);
+        // Not root's: the tests run as any user.
+        let is_root = fs::metadata(root).unwrap().uid() == 0;
+        assert_eq!(found.get(&number("")).map(String::as_str), Some("/"));
+        assert_eq!(found.contains_key(&number("a/b")), is_root);
+
+        let mut paths = Paths::below(root);
+        assert_eq!(paths.above(number("a"), "/a/b/c"), Some("/a".into()));
+        assert_eq!(paths.above(number(""), "/a/b"), Some("/".into()));
+        assert_eq!(paths.above(number("a"), "/../a/b"), None);
+        paths.look_for([(number(""), None), (1 << 62, None)].into_iter());
+        assert_eq!((paths.of(number("")), paths.of(1 << 62)), (Some("/"), None));
+        assert!(paths.open(number("")).is_some() && paths.open(1 << 62).is_none());
+    }
+}
