@@ -21,10 +21,38 @@ pub(crate) struct Target {
     pub(crate) what: String,
     pub(crate) limit: Option<(Aim, f64)>,
     pub(crate) found: f64,
-    /// `None` without a limit.
+    /// `None` without a limit, and if it is not judged.
     pub(crate) met: Option<bool>,
     /// The figures that the value is computed from.
     pub(crate) because: String,
+    /// Why a target with a limit is not judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) doubt: Option<String>,
+}
+
+/// With fewer visits, one visit that something disturbed decides.
+const VISITS_MIN: usize = 2;
+/// Load average beyond that of the machine's own CPUs: somebody else used the host.
+const LOAD_BESIDE: f64 = 0.5;
+/// Percent of the time that the host's hypervisor took.
+const STEAL_MAX: f64 = 10.0;
+
+/// Returns why the rows do not allow to judge a target; `None`: they do.
+fn doubt(rows: &[&Row], machine: &Machine) -> Option<String> {
+    let most = |value: fn(&Row) -> f64| rows.iter().map(|row| value(row)).fold(0.0, f64::max);
+    let (load, steal) = (
+        most(|row| row.host.load),
+        most(|row| row.host.steal_percent),
+    );
+    if rows.iter().any(|row| row.visits < VISITS_MIN) {
+        Some("one visit".into())
+    } else if load > machine.cpus as f64 + LOAD_BESIDE {
+        Some(format!("load {load:.1}"))
+    } else if steal > STEAL_MAX {
+        Some(format!("steal {steal:.0} %"))
+    } else {
+        None
+    }
 }
 
 impl Target {
@@ -47,13 +75,30 @@ impl Target {
             found,
             met: None,
             because,
+            doubt: None,
+        }
+    }
+
+    /// Leaves a target with a limit unjudged if the rows that it is computed from do not allow it.
+    fn unless_doubtful(self, rows: &[&Row], machine: &Machine) -> Self {
+        let doubt = doubt(rows, machine).filter(|_| self.met.is_some());
+        Self {
+            met: self.met.filter(|_| doubt.is_none()),
+            doubt,
+            ..self
         }
     }
 
     /// Returns whether the target was met, or by how much it was missed.
     pub(crate) fn verdict(&self) -> String {
         let beside = match (self.met, self.limit) {
-            (None, _) | (_, None) => return "not judged".into(),
+            (None, _) | (_, None) => {
+                let doubt = self.doubt.as_ref();
+                return doubt.map_or_else(
+                    || "not judged".into(),
+                    |doubt| format!("not judged: {doubt}"),
+                );
+            }
             (Some(true), _) => return "met".into(),
             (_, Some((Aim::AtMost, limit))) => self.found / limit,
             (_, Some((Aim::AtLeast, limit))) => limit / self.found,
@@ -70,8 +115,8 @@ impl Target {
     }
 }
 
-/// The rows of a run.
-struct Rows<'a>(&'a [Row]);
+/// The rows of a run, and the machine.
+struct Rows<'a>(&'a [Row], &'a Machine);
 
 impl<'a> Rows<'a> {
     fn mixed(&self, variant: Variant, load: Load, costs: Costs) -> Option<&'a Row> {
@@ -103,7 +148,7 @@ impl<'a> Rows<'a> {
 
 /// Returns the targets that the rows allow to judge.
 pub(crate) fn judge(rows: &[Row], machine: &Machine) -> Vec<Target> {
-    let rows = Rows(rows);
+    let rows = Rows(rows, machine);
     let mut targets = Vec::new();
     for costs in Costs::ALL {
         targets.extend(
@@ -131,7 +176,7 @@ pub(crate) fn judge(rows: &[Row], machine: &Machine) -> Vec<Target> {
     );
     targets.extend(
         Load::ALL
-            .map(|load| urgent(&rows, load, machine))
+            .map(|load| urgent(&rows, load))
             .into_iter()
             .flatten(),
     );
@@ -143,7 +188,7 @@ fn gap(rows: &Rows<'_>, load: Load, costs: Costs) -> Option<Target> {
     let at = |variant| rows.mixed(variant, load, costs);
     let (fermata, bound) = at(Variant::Fermata).zip(at(Variant::Bound))?;
     let card = at(Variant::CardBound)?;
-    Some(Target::new(
+    let target = Target::new(
         format!(
             "gap at P50 beside that of the bound of interrupt-driven drivers, {} machine, card's costs {}",
             load.name(),
@@ -156,7 +201,8 @@ fn gap(rows: &Rows<'_>, load: Load, costs: Costs) -> Option<Target> {
             "{:.1} us and {:.1} us; the card bound {:.1} us",
             fermata.gap.p50, bound.gap.p50, card.gap.p50
         ),
-    ))
+    );
+    Some(target.unless_doubtful(&[fermata, bound], rows.1))
 }
 
 /// Returns the P99 of a daemon's gaps beside that of fermata's, with the length of slices at which
@@ -198,14 +244,15 @@ fn late_gap(rows: &Rows<'_>, load: Load, peer: Variant) -> Option<Target> {
     );
     Some(match peer {
         Variant::Relay => Target::without_limit(what, found, because),
-        _ => Target::new(what, Aim::AtLeast, 10.0, found, because),
+        _ => Target::new(what, Aim::AtLeast, 10.0, found, because)
+            .unless_doubtful(&[fermata, daemon], rows.1),
     })
 }
 
 fn useful(rows: &Rows<'_>, load: Load) -> Option<Target> {
     let at = |variant| rows.mixed(variant, load, Costs::Even);
     let (fermata, card) = at(Variant::Fermata).zip(at(Variant::CardBound))?;
-    Some(Target::new(
+    let target = Target::new(
         format!(
             "useful share at 1 ms slices beside the card bound's, {} machine",
             load.name()
@@ -219,7 +266,8 @@ fn useful(rows: &Rows<'_>, load: Load) -> Option<Target> {
             card.useful * 100.0,
             fermata.lost_to_gaps * 100.0
         ),
-    ))
+    );
+    Some(target.unless_doubtful(&[fermata, card], rows.1))
 }
 
 /// Judges the register accesses of the visits with slices of 1 ms, at worst.
@@ -233,11 +281,12 @@ fn accesses(rows: &Rows<'_>) -> Vec<Target> {
             "slices of 1 ms, {} machine; urgent work arrived {urgent:.2} times per switch",
             worst.cell.load.name()
         );
-        Some((value(worst), because))
+        Some((value(worst), because, worst))
     };
     let target = |what: &str, limit, value| {
-        let (found, because) = worst(value)?;
-        Some(Target::new(what.into(), Aim::AtMost, limit, found, because))
+        let (found, because, row) = worst(value)?;
+        let target = Target::new(what.into(), Aim::AtMost, limit, found, because);
+        Some(target.unless_doubtful(&[row], rows.1))
     };
     let writes = target("posted writes per switch", 1.3, |row| row.writes);
     let reads = target("trapped reads per switch", 0.01, |row| {
@@ -252,7 +301,7 @@ fn cpu(rows: &Rows<'_>) -> Option<Target> {
     let (fermata, daemon) = switches(Variant::Fermata).zip(switches(Variant::Sleep))?;
     let bound = |variant| rows.mixed(variant, Load::Idle, Costs::Even);
     let (bound, card) = bound(Variant::Bound).zip(bound(Variant::CardBound))?;
-    Some(Target::new(
+    let target = Target::new(
         "CPU time per switch beside that of the bound of interrupt-driven drivers".into(),
         Aim::AtMost,
         1.0,
@@ -265,13 +314,14 @@ fn cpu(rows: &Rows<'_>) -> Option<Target> {
             spent(card),
             spent(daemon)
         ),
-    ))
+    );
+    Some(target.unless_doubtful(&[fermata, bound], rows.1))
 }
 
 fn slice_error(rows: &Rows<'_>, load: Load) -> Option<Target> {
     let row = rows.mixed(Variant::Fermata, load, Costs::Even)?;
     let slice = f64::from(SLICE_US);
-    Some(Target::new(
+    let target = Target::new(
         format!(
             "slice error at P50, part of a slice of 1 ms, {} machine",
             load.name()
@@ -280,13 +330,14 @@ fn slice_error(rows: &Rows<'_>, load: Load) -> Option<Target> {
         0.02,
         row.overrun.p50.abs() / slice,
         format!("{:.0} us", row.overrun.p50),
-    ))
+    );
+    Some(target.unless_doubtful(&[row], rows.1))
 }
 
 /// Judges the idle machine only, as the target does.
-fn urgent(rows: &Rows<'_>, load: Load, machine: &Machine) -> Option<Target> {
+fn urgent(rows: &Rows<'_>, load: Load) -> Option<Target> {
     let row = rows.mixed(Variant::Fermata, load, Costs::Even)?;
-    let card = Costs::Even.save_and_restore_us() + machine.write_ns as f64 / 1e3;
+    let card = Costs::Even.save_and_restore_us() + rows.1.write_ns as f64 / 1e3;
     let what = format!(
         "urgent work waits at P50, beside the card's save, restore and one posted write, {} machine",
         load.name()
@@ -294,7 +345,9 @@ fn urgent(rows: &Rows<'_>, load: Load, machine: &Machine) -> Option<Target> {
     let found = row.arrival.p50 / card;
     let because = format!("{:.0} us and {card:.0} us", row.arrival.p50);
     Some(match load {
-        Load::Idle => Target::new(what, Aim::AtMost, 1.5, found, because),
+        Load::Idle => {
+            Target::new(what, Aim::AtMost, 1.5, found, because).unless_doubtful(&[row], rows.1)
+        }
         Load::Busy => Target::without_limit(what, found, because),
     })
 }
@@ -308,7 +361,7 @@ fn crowded(rows: &Rows<'_>) -> Vec<Target> {
         return Vec::new();
     };
     let cpu = |row: &Row| row.cpu_us.unwrap_or(f64::NAN);
-    vec![
+    let targets = [
         Target::new(
             format!("gap at P50 with {count} contexts beside that with {FEW}"),
             Aim::AtMost,
@@ -323,7 +376,9 @@ fn crowded(rows: &Rows<'_>) -> Vec<Target> {
             cpu(many) / cpu(few),
             format!("{:.0} us and {:.0} us", cpu(many), cpu(few)),
         ),
-    ]
+    ];
+    let judged = targets.map(|target| target.unless_doubtful(&[few, many], rows.1));
+    judged.into()
 }
 
 #[cfg(test)]
@@ -346,7 +401,7 @@ mod tests {
         };
         let mut row = Row {
             cell,
-            visits: 1,
+            visits: 5,
             switches: 1,
             jobs: 1,
             gap: Spread::default(),
@@ -379,7 +434,7 @@ mod tests {
             useful(Variant::Fermata, 0.6),
             useful(Variant::CardBound, 0.8),
         ];
-        let target = super::useful(&Rows(&rows), Load::Idle).unwrap();
+        let target = super::useful(&Rows(&rows, &MACHINE), Load::Idle).unwrap();
         assert!((target.found - 0.75).abs() < 1e-9);
         assert_eq!(target.met, Some(false));
         assert!(target.because.starts_with("60.0 % and 80.0 %"));
@@ -402,7 +457,7 @@ mod tests {
             late(Variant::Fermata, 5000, Some(500.0)),
             late(Variant::Sleep, 5000, Some(1500.0)),
         ];
-        let target = late_gap(&Rows(&rows), Load::Busy, Variant::Sleep).unwrap();
+        let target = late_gap(&Rows(&rows, &MACHINE), Load::Busy, Variant::Sleep).unwrap();
         assert_eq!((target.found, target.met), (3.0, Some(false)));
         assert_eq!(
             target.because,
@@ -410,7 +465,7 @@ mod tests {
         );
         rows.push(late(Variant::Fermata, 10_000, None));
         rows.push(late(Variant::Sleep, 10_000, Some(1000.0)));
-        assert!(late_gap(&Rows(&rows), Load::Busy, Variant::Sleep)
+        assert!(late_gap(&Rows(&rows, &MACHINE), Load::Busy, Variant::Sleep)
             .unwrap()
             .found
             .is_nan());
@@ -447,8 +502,31 @@ mod tests {
     fn the_gap_at_p99_is_shown_beside_the_daemon_with_relay() {
         let late = |variant, p99| row(variant, Load::Idle, SLICE_US, |row| row.gap.p99 = Some(p99));
         let rows = [late(Variant::Fermata, 180.0), late(Variant::Relay, 45.0)];
-        let target = late_gap(&Rows(&rows), Load::Idle, Variant::Relay).unwrap();
+        let target = late_gap(&Rows(&rows, &MACHINE), Load::Idle, Variant::Relay).unwrap();
         assert_eq!((target.found, target.limit()), (0.25, "-".into()));
+    }
+
+    /// A machine whose register accesses take no time.
+    const MACHINE: Machine = Machine {
+        cpus: 2,
+        read_ns: 0,
+        write_ns: 0,
+    };
+
+    #[test]
+    fn what_was_disturbed_is_not_judged() {
+        let verdict = |set: fn(&mut Row)| {
+            let rows = [row(Variant::Fermata, Load::Idle, SLICE_US, set)];
+            slice_error(&Rows(&rows, &MACHINE), Load::Idle)
+                .unwrap()
+                .verdict()
+        };
+        assert_eq!(verdict(|_| ()), "met");
+        assert_eq!(verdict(|row| row.visits = 1), "not judged: one visit");
+        assert_eq!(verdict(|row| row.host.load = 2.4), "met");
+        assert_eq!(verdict(|row| row.host.load = 3.6), "not judged: load 3.6");
+        let stolen = |row: &mut Row| row.host.steal_percent = 40.0;
+        assert_eq!(verdict(stolen), "not judged: steal 40 %");
     }
 
     #[test]
