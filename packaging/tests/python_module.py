@@ -403,7 +403,7 @@ def test_errors_are_those_of_python():
     with raises(FileNotFoundError):
         fermata.Context.open_engine("membench")
     context = fermata.Context(Path(CARD))
-    with raises(OSError, "choose the engine", errno.ENXIO):
+    with raises(OSError, "no engine is chosen", errno.ENXIO):
         context.start()
     context.setup("sha256")
     with raises(OSError, number=errno.EINVAL):

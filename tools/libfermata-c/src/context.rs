@@ -20,7 +20,7 @@ pub struct Context {
 
 impl Context {
     pub(crate) fn failure(&self, error: Error) -> Failure {
-        Failure::Call(self.name.clone(), error)
+        Failure::Call(self.name.clone(), error, self.inner.explain(error))
     }
 
     pub(crate) fn name(&self) -> String {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn fermata_cards(
         if count > 0 {
             room(numbers, "numbers")?;
         }
-        let failure = |error| Failure::Call("/dev".into(), error);
+        let failure = |error| Failure::of_call("/dev".into(), error);
         let cards = fermata::card_numbers().map_err(failure)?;
         for (at, number) in cards.iter().take(count).enumerate() {
             // SAFETY: the caller has room for `count` numbers.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn fermata_open(device: *const c_char, context: *mut *mut 
         let device = unsafe { text(device, "device") }?;
         let name = device.to_string_lossy().into_owned();
         let opened = fermata::Context::open(OsStr::from_bytes(device.to_bytes()));
-        let inner = opened.map_err(|error| Failure::Call(name.clone(), error))?;
+        let inner = opened.map_err(|error| Failure::of_call(name.clone(), error))?;
         // SAFETY: the caller's pointer.
         unsafe { give(Context { inner, name }, context) };
         Ok(())
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn fermata_open_engine(
         let engine = unsafe { engine_of(engine) }?;
         let name = format!("engine {engine}");
         let opened = fermata::Context::open_engine(engine);
-        let inner = opened.map_err(|error| Failure::Call(name.clone(), error))?;
+        let inner = opened.map_err(|error| Failure::of_call(name.clone(), error))?;
         // SAFETY: the caller's pointer.
         unsafe { give(Context { inner, name }, context) };
         Ok(())
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn fermata_from_fd(fd: c_int, context: *mut *mut Context) 
             }
             Err(error) => {
                 std::mem::forget(inner);
-                Err(Failure::Call(name, error))
+                Err(Failure::of_call(name, error))
             }
         }
     })

@@ -25,8 +25,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Why a function fails.
 enum Failure {
-    /// The driver refused a call: the object, the error.
-    Call(String, Error),
+    /// The driver refused a call: the object, the error, cause and remedy.
+    Call(String, Error, String),
     /// The job failed: the object, the errno, the reason.
     Job(String, c_int, String),
     /// The function refuses an argument.
@@ -40,9 +40,13 @@ enum Failure {
 type Outcome = Result<(), Failure>;
 
 impl Failure {
+    fn of_call(object: String, error: Error) -> Self {
+        Self::Call(object, error, error.explained())
+    }
+
     fn errno(&self) -> c_int {
         match self {
-            Self::Call(_, error) => error.errno(),
+            Self::Call(_, error, _) => error.errno(),
             Self::Job(_, errno, _) => *errno,
             Self::Argument(_) => libc::EINVAL,
             Self::Again(_) => libc::EAGAIN,
@@ -51,8 +55,9 @@ impl Failure {
 
     fn message(&self, what: &str) -> Cow<'static, CStr> {
         owned(&match self {
-            Self::Call(object, error) => format!("{object}: {what}: {}", error.explained()),
-            Self::Job(object, _, why) => format!("{object}: {what}: {why}"),
+            Self::Call(object, _, why) | Self::Job(object, _, why) => {
+                format!("{object}: {what}: {why}")
+            }
             Self::Argument(why) => format!("{what}: {why}"),
             Self::Again(why) => return Cow::Borrowed(why),
         })

@@ -119,8 +119,9 @@ impl Context {
         call: impl FnOnce(&fermata::Context) -> fermata::Result<T> + Send,
     ) -> PyResult<T> {
         let opened = self.opened()?;
-        py.detach(move || call(&opened.context))
-            .map_err(|error| crate::error_of_call(&self.name, what, error))
+        let context = &opened.context;
+        let done = py.detach(|| call(context).map_err(|error| (error, context.explain(error))));
+        done.map_err(|(error, why)| crate::explained_error(&self.name, what, error, &why))
     }
 }
 

@@ -116,8 +116,12 @@ create_exception!(
 /// Returns the exception for an error of a call: an `OSError`, which Python turns into a
 /// `TimeoutError`, `PermissionError`, ... by its number.
 fn error_of_call(object: &str, what: &str, error: Error) -> PyErr {
-    let text = format!("{object}: {what}: {}", error.explained());
-    PyOSError::new_err((error.errno(), text))
+    explained_error(object, what, error, &error.explained())
+}
+
+/// Returns the exception for an error of a call, with its cause and remedy.
+fn explained_error(object: &str, what: &str, error: Error, why: &str) -> PyErr {
+    PyOSError::new_err((error.errno(), format!("{object}: {what}: {why}")))
 }
 
 /// Returns the exception for the last job, if it failed.

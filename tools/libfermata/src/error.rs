@@ -2,7 +2,7 @@
 //! Errors of calls. The header tells what each means for each call. The texts are for bindings of
 //! other languages, whose callers only see a number.
 
-use crate::uapi;
+use crate::{uapi, Context};
 
 /// An error returned by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,6 +159,35 @@ impl Error {
     }
 }
 
+impl Context {
+    /// Returns the text of an error of a call of this context, and what usually helps. If something
+    /// has to come first, the text names it.
+    pub fn explain(&self, error: Error) -> String {
+        let status = match error {
+            Error::NotReady | Error::NoAddress => self.status().ok(),
+            _ => None,
+        };
+        let missing = status.and_then(|status| missing(error, &status));
+        missing.map_or_else(|| error.explained(), Into::into)
+    }
+}
+
+/// Returns what a context in this state lacks for a call that fails with `error`.
+fn missing(error: Error, status: &uapi::Status) -> Option<&'static str> {
+    match error {
+        Error::NotReady if status.state == uapi::STATE_NEW => {
+            Some("no engine is chosen (choose the engine first)")
+        }
+        Error::NotReady if status.snapshot_length == 0 => {
+            Some("the context has no snapshot buffer (create the snapshot buffer first)")
+        }
+        Error::NoAddress if status.arena_length == 0 => {
+            Some("the context has no arena (create the arena and map it first)")
+        }
+        _ => None,
+    }
+}
+
 impl uapi::Status {
     /// Returns why the last job failed; `None`: the last job did not fail.
     pub fn failure(&self) -> Option<String> {
@@ -203,6 +232,21 @@ mod tests {
             "the arena has no device address (map the arena first)"
         );
         assert_eq!(Error::TimedOut.explained(), "the deadline came first");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut status = uapi::Status::default();
+        let names = |error, status: &uapi::Status, what: &str| {
+            missing(error, status).is_some_and(|text| text.contains(what))
+        };
+        assert!(names(Error::NotReady, &status, "no engine"));
+        status.state = uapi::STATE_IDLE;
+        assert!(names(Error::NotReady, &status, "no snapshot buffer"));
+        assert!(names(Error::NoAddress, &status, "no arena"));
+        (status.snapshot_length, status.arena_length) = (1, 1);
+        assert_eq!(missing(Error::NotReady, &status), None);
+        assert_eq!(missing(Error::NoAddress, &status), None);
     }
 
     #[test]
