@@ -120,7 +120,10 @@ class StockKernel(Kernel):
             self.series = ".".join(name.split(".")[:2])
             self.release, self.version = name, None
             if not name.endswith("-amd64") or "+deb" not in name:
-                die(f"{name} is no Debian kernel that vm/ can build for; series known here: {', '.join(table)}")
+                die(
+                    f"{name} is no Debian kernel that vm/ can build for; series known here: {', '.join(table)}. Boot one of them (Debian's "
+                    f"trixie-backports has 7.2), build for one by `make KRELEASE={next(iter(table))}`, or try the module in a virtual machine: `make vm`"
+                )
         recipe = re.search(r"^prepare_tree\(\).*?^}", RECIPE.read_text(), re.MULTILINE | re.DOTALL).group()
         self.dir = entry(self, self.release, self.version, recipe)
 
