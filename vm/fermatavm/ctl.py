@@ -111,6 +111,29 @@ def list_is_whole(files):
     assert context.keys() == card["contexts"][0].keys()
 
 
+def reasons_are_told(files):
+    [overview], [groups] = files.values("overview"), files.values("groups")
+    [card] = overview["cards"]
+    because = {context["waits"]: context["waits_because"] for context in card["contexts"]}
+    assert because["group-cap"] == "cap 1 % of group /ctl is used up", because
+    assert because["disabled"].startswith("disabled: `fermatactl enable 0 "), because
+    capped = [context for context in card["contexts"] if context["group_path"] == "/ctl"]
+    assert capped and all(context["group"] == context["waits_group"] for context in capped if context["waits"] == "group-cap"), capped
+    by_path = {group["group_path"]: group for group in groups["groups"]}
+    assert by_path.keys() >= {"/", "/ctl"}, groups
+    group = by_path["/ctl"]
+    assert group["registered"] and (group["weight"], group["cap"], group["contexts"]) == (300, 1, 1), group
+    assert by_path["/"]["registered"] is False and by_path["/"]["run_percent"] > group["run_percent"] >= 0, groups
+
+
+def overviews_fit(files):
+    shown = files.data("overview-screen").decode()
+    lines = shown.splitlines()
+    assert len(lines) <= 24 and all(len(line) <= 80 for line in lines), shown
+    for text in ("/dev/fermata0: policy fair", "cap 1 % of group /ctl is used up", "disabled: `fermatactl enable", "--help"):
+        assert text in shown, (text, shown)
+
+
 def cards_are_specified(files):
     [answer] = files.values("cdi")
     assert files.values("cdi-file") == [answer]
@@ -127,7 +150,7 @@ def errors_have_advice(files):
     assert "there is no context" in error["error"] and "there are" in error["advice"], error
     assert "no node" in container["error"] and "--device" in container["advice"], container
     wrong = files.values("wrong")
-    assert len(wrong) == 3 and all(error["error"] and error["advice"] for error in wrong), wrong
+    assert len(wrong) == 2 and all(error["error"] and error["advice"] for error in wrong), wrong
 
 
 def errors_say_what_was_done(files):
@@ -253,6 +276,8 @@ def page_has_the_example(_files):
 
 JUDGED = {
     "list and info have all there is": list_is_whole,
+    "why contexts wait, and the groups, as JSON": reasons_are_told,
+    "the overview fits on a screen of 80x24": overviews_fit,
     "the specification for container runtimes has the card by both names": cards_are_specified,
     "an error as JSON has advice": errors_have_advice,
     "an error of several targets says which were done": errors_say_what_was_done,

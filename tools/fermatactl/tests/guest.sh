@@ -50,6 +50,7 @@ screen() { fermata-screen --size 80x24 -- "$@"; }
 # --- no card -------------------------------------------------------------
 point "without the module it says what to load" says "modprobe fermata" ctl list
 point "and so does top" says "modprobe fermata" ctl top --once
+point "and without a command, with the way to the help" says "fermatactl --help" ctl
 point "and without sysfs" says "the module fermata is not loaded" container "mount -t tmpfs none /sys" fermatactl list
 point "a device of another driver" says "/dev/null is not a fermata card" ctl list /dev/null
 insmod /fermata.ko || exit 1
@@ -97,13 +98,12 @@ point "a card as JSON" json card info 0
 point "a context as JSON" json context info 0 "$A"
 point "the card for containers as JSON" json cdi cdi generate
 point "the same in a file" sh -c 'fermatactl cdi generate --output /tmp/cdi.json && tr -d " \n" </tmp/cdi.json >/report/cdi-file.json'
-point "a file that cannot be written" says "check the path" ctl cdi generate --output /nowhere/cdi.json
+point "a file that cannot be written" says "there is no folder /nowhere" ctl cdi generate --output /nowhere/cdi.json
 point "a card that is not there" says "there are: fermata0" ctl list 7
 point "a context that is not there" says "there are: $A, $B" ctl info 0 4000000000
 point "a word that is no card" sh -c '! fermatactl list nonsense 2>/tmp/err && grep -q "a card is a number" /tmp/err'
 point "an error as JSON" sh -c '! fermatactl --json info 0 4000000000 2>/report/error.json'
 point "wrong arguments as JSON" sh -c 'fermatactl --json hold 0 0 2>/report/wrong.json; [ $? = 2 ]'
-point "no command, as JSON" sh -c 'fermatactl --json 2>>/report/wrong.json; [ $? = 2 ]'
 point "arguments that do not go together, as JSON" sh -c 'fermatactl set --json 0 weight=1 2>>/report/wrong.json; [ $? = 2 ]'
 point "help is text, and no error" sh -c 'fermatactl --json list --help | grep -q "^Usage: "'
 point "nobody reads" sh -c 'fermatactl list | true; fermatactl info | head -1'
@@ -174,6 +174,42 @@ point "a weight out of range" wrong "give 1 to 10000" ctl group 0 $cgroup --weig
 chmod 666 /dev/fermata0
 point "without the capability" says "CAP_SYS_ADMIN" tenant fermatactl group 0 $cgroup
 chmod 600 /dev/fermata0
+point "options without a cgroup" wrong "<CGROUP>" ctl group 0 --weight 1
+
+# --- who waits, and why --------------------------------------------------
+sh -c "echo \$\$ >$cgroup/cgroup.procs; exec fermatactl run counter_up --count $forever" >/dev/null 2>&1 &
+capped=$!
+ctl group 0 $cgroup --cap 1 --exclusive none
+ctl disable 0 "$B"
+point "a disabled context is not without slots" is_state "$B" queued,disabled
+because="cap 1 % of group /ctl is used up"
+until ctl list | grep -q "waits because: $because"; do sleep 0.1; done
+point "list has groups" sh -c "fermatactl list | grep -qE ' /ctl +[0-9]+ +fermatactl run'"
+until ctl --json >/report/overview.json && grep -q '"group-cap"' /report/overview.json; do sleep 0.1; done
+point "groups are listed" sh -c "fermatactl group 0 | grep -qE '^ +300 +1 % +1 .* yes +/ctl$'"
+point "as JSON" json groups group 0
+printf 'wait --help\nshow\nkeys \\r\nend\n' >/tmp/keys
+until screen sh -c 'fermatactl; read -r key' </tmp/keys >/report/overview-screen && grep -q "$because" /report/overview-screen; do sleep 0.1; done
+point "in a pipe nothing is cut" sh -c "fermatactl | grep -q 'fermatactl run counter_up --count $forever'"
+point "without a size, too" sh -c "fermata-screen --size 0x0 -- sh -c 'fermatactl; read -r key' </tmp/keys | grep -q 'policy fair'"
+kill $capped
+wait $capped 2>/dev/null
+# A alone on its slot: nobody makes the driver stop it.
+until ctl list >/tmp/alone && grep -q "$A runs on slot 0 for .*, nobody waits" /tmp/alone; do sleep 0.5; done
+point "a job that may hang has a remedy" grep -q "fermatactl preempt 0 $A" /tmp/alone
+ctl preempt 0 "$A"
+point "a good job goes on" is_state "$A" running
+ctl enable 0 "$B"
+nasty="/tmp/a$(printf '\033[31m\r\tb')"
+cp "$(command -v fermatactl)" "$nasty"
+"$nasty" run membench /bin/busybox --count $forever >/dev/null 2>&1 &
+red=$!
+until ctl list | grep -q " membench  *1 "; do sleep 0.1; done
+point "the name of a stranger's command does nothing to the terminal" sh -c \
+	"{ fermatactl; fermatactl list; fermatactl info 0; fermatactl top --once -i 100ms; fermatactl --json list; } >/tmp/names && ! grep -q '[[:cntrl:]]' /tmp/names"
+point "it is shown" grep -qF '/tmp/a\x1b[31m\x0d\tb' /tmp/names
+kill $red
+wait $red 2>/dev/null
 point "the end of a registration" ctl group 0 $cgroup --remove
 point "there is none any more" says "not registered" ctl group 0 $cgroup --remove
 rmdir $cgroup
@@ -241,7 +277,7 @@ point "top, filtered" sh -c "fermatactl top --once -i 200ms -f $one >/tmp/filter
 # Sorted by number, the first row is A's: it is held and resumed by keys, then raised.
 screen fermatactl top -i 200ms --sort context >/report/screen 2>/tmp/screen.err <<END
 wait q quit
-wait fermatac…
+wait fermatact…
 show
 keys j
 keys h
@@ -254,7 +290,7 @@ keys +
 wait priority up: context $A: done
 keys /held
 wait filter: held_
-gone fermatac…
+gone fermatact…
 keys \r
 wait filter held  |
 keys /
@@ -283,6 +319,8 @@ for width in 40 60 69 70 80 200; do
 	point "top on a terminal of $width columns" sh -c \
 		"fermata-screen --size ${width}x24 -- fermatactl top -i 10s --sort context </tmp/keys >/report/screen-$width"
 done
+point "top on a terminal without a size" sh -c \
+	"fermata-screen --size 0x0 -- fermatactl top -i 10s --sort context </tmp/keys | grep -q '^CTX\|^ *CTX '"
 ctl resume 0 "$A" "$B"
 
 # --- unprivileged users --------------------------------------------------

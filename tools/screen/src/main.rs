@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Size of the terminal in columns and lines
+    /// Size of the terminal in columns and lines; 0x0: the program is told no size, and the terminal
+    /// has 80x24
     #[arg(long, default_value = "80x24")]
     size: Size,
     /// Time limit for waits, in seconds
@@ -50,7 +51,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+        let number = |text: &str| text.parse().ok();
         text.split_once('x')
             .and_then(|(columns, lines)| {
                 Some(Self {
@@ -179,7 +180,10 @@ impl Terminal {
             .with_context(|| name.to_string_lossy().into_owned())?;
         let shared = Arc::new(Shared {
             drawn: Mutex::new(Drawn {
-                parser: vt100::Parser::new(lines, columns, 0),
+                parser: match (lines, columns) {
+                    (0, _) | (_, 0) => vt100::Parser::new(24, 80, 0),
+                    (lines, columns) => vt100::Parser::new(lines, columns, 0),
+                },
                 closed: false,
             }),
             changed: Condvar::new(),

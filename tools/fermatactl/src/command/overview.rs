@@ -77,6 +77,9 @@ impl Part {
         if card.contexts.is_empty() {
             notes.push("  Nobody uses it: `fermatactl run ENGINE FILE` runs an engine.".into());
         }
+        if !is_told(card) && card.contexts.iter().any(|context| context.job.is_none()) {
+            notes.push("  More is told to root and to the group fermata-monitor.".into());
+        }
         Self {
             head,
             waiting: waiting(card),
@@ -132,6 +135,11 @@ fn title(card: &CardView) -> String {
     text
 }
 
+/// Returns whether the caller may know the contexts of other users.
+fn is_told(card: &CardView) -> bool {
+    card.slots.iter().any(|slot| slot.switches.is_some())
+}
+
 /// Returns a line for each slot that is in use or out of service, and one for all others.
 fn slots(card: &CardView) -> Vec<String> {
     let mut vacant = Vec::new();
@@ -162,14 +170,19 @@ fn slots(card: &CardView) -> Vec<String> {
     let titles = [">SLOT", "ENGINE", ">RUNS", ">FOR", "GROUP", "COMMAND"];
     let mut lines = lines_of(&titles, rows);
     if !vacant.is_empty() {
-        lines.push(format!("  vacant: {}", vacant.join(", ")));
+        // Other users' contexts on slots are not told to everybody.
+        let what = if is_told(card) { "vacant" } else { "slots" };
+        lines.push(format!("  {what}: {}", vacant.join(", ")));
     }
     lines
 }
 
 /// Returns a line for each context that waits or is held, unusual reasons and long waits first.
 fn waiting(card: &CardView) -> Vec<String> {
-    let waits = |context: &&ContextView| matches!(context.state, "queued" | "held");
+    let waits = |context: &&ContextView| {
+        let is_told = context.job.is_some();
+        is_told && matches!(context.state, "queued" | "held")
+    };
     let mut waiting: Vec<_> = card.contexts.iter().filter(waits).collect();
     waiting.sort_by_key(|context| {
         let is_turn = matches!(context.waits, Some("turn"));
@@ -296,6 +309,27 @@ mod tests {
             text.contains(&format!("… and {} more", 199 - shown)),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_claimed() {
+        let mut card = card(3);
+        for slot in &mut card.slots {
+            (slot.context, slot.switches) = (None, None);
+        }
+        for context in &mut card.contexts {
+            (context.job, context.waits_because) = (None, None);
+        }
+        let text = text_of(&[card], Some((80, 24)));
+        assert!(
+            text.contains("  slots: 0 ") && !text.contains("vacant"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1 run, 2 wait") && !text.contains("WAITS"),
+            "{text}"
+        );
+        assert!(text.contains("fermata-monitor"), "{text}");
     }
 
     #[test]

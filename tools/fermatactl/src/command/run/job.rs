@@ -30,6 +30,9 @@ pub(super) enum Job {
 pub(super) enum Product {
     Checksum {
         count: u64,
+        /// What was counted.
+        #[serde(skip)]
+        unit: &'static str,
         checksum: Hex,
     },
     Bits {
@@ -174,6 +177,11 @@ impl Job {
             Self::Work(work, _) => match work.outcome(arena) {
                 Outcome::Checksum { count, checksum } => Product::Checksum {
                     count,
+                    unit: match work {
+                        Work::LinkedList { .. } => "nodes",
+                        Work::Membench { .. } => "accesses",
+                        _ => "blocks",
+                    },
                     checksum: Hex(checksum),
                 },
                 Outcome::Digest(digest) => Product::Digest {
@@ -324,7 +332,11 @@ impl Product {
     /// Formats the result.
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Checksum { count, checksum } => format!("{count}, checksum {checksum}"),
+            Self::Checksum {
+                count,
+                unit,
+                checksum,
+            } => format!("{count} {unit}, checksum {checksum}"),
             Self::Bits { count, bits } => format!("{count} counts, bits {bits:04b}"),
             Self::Digest { sha256 } => sha256.clone(),
             Self::Crc { crc32c } => crc32c.to_string(),
@@ -579,8 +591,10 @@ mod tests {
     fn wide_numbers_are_text_in_json() {
         let product = Product::Checksum {
             count: 3,
+            unit: "nodes",
             checksum: Hex(u64::MAX),
         };
+        assert_eq!(product.text(), "3 nodes, checksum 0xffffffffffffffff");
         let json = serde_json::to_string(&product).unwrap();
         assert_eq!(json, r#"{"count":3,"checksum":"0xffffffffffffffff"}"#);
     }
