@@ -2,8 +2,8 @@
 """Build and sign fermata.ko by DKMS as on a Debian machine, whose headers have no Rust metadata.
 
 The machine's trees consist of links below build/dkms. The headers are the kernel's build tree without the files that Debian's headers
-lack. The metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A build that cannot be done must say
-what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
+lack. The metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A kernel
+for which the module cannot be built is skipped, so that dpkg can configure the kernel's headers, and DKMS says what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
 for `dkms ldtarball`. An argument names a kernel other than 7.2; with --ensure, nothing is built if an earlier run has left its results.
 """
 
@@ -16,6 +16,8 @@ from .common import BUILD, TOP, die, locked, say
 from .kernel import kernel_named
 
 OUT = BUILD / "dkms"
+# The status of dkms if a kernel is none of the module's.
+SKIPPED = 77
 # The last result of a run.
 TARBALL = OUT / "fermata.dkms.tar.gz"
 
@@ -46,13 +48,26 @@ class Dkms:
         make = ["make", "-s", "-C", TOP / "packaging", "install-dkms", f"DESTDIR={OUT}/root", f"dkmsdir=/../src/{self.source.name}"]
         subprocess.run(make, check=True)
 
-    def __call__(self, *args, **settings):
+    def run(self, *args, output=sys.stderr, **settings):
         cmd = ["dkms", *args, "--dkmstree", OUT / "tree", "--sourcetree", OUT / "src", "--installtree", OUT / "modules"]
         keys = {"mok_signing_key": f"{OUT}/mok.key", "mok_certificate": f"{OUT}/mok.pub", "FERMATA_METADATA_CACHE": f"{OUT}/cache"}
-        return subprocess.run(cmd, env=os.environ | keys | settings, stdout=sys.stderr, stdin=subprocess.DEVNULL).returncode
+        error = subprocess.STDOUT if output == subprocess.PIPE else None
+        return subprocess.run(cmd, env=os.environ | keys | settings, stdout=output, stderr=error, stdin=subprocess.DEVNULL, text=True)
+
+    def __call__(self, *args, **settings):
+        return self.run(*args, **settings).returncode
 
     def build(self, **settings):
         return self("build", self.name, "-k", self.release, **settings)
+
+    def must_skip(self, words, **settings):
+        """Check that the kernel is skipped with one message that has `words`: by a build, and by what dpkg runs for the kernel's headers."""
+        for args, wanted in [("build", self.name), SKIPPED], [("autoinstall",), 0]:
+            done = self.run(*args, "-k", self.release, output=subprocess.PIPE, **settings)
+            sys.stderr.write(done.stdout)
+            if done.returncode != wanted or done.stdout.count(words) != 1:
+                die(f"dkms {args[0]}: status {done.returncode}, and {wanted} with one message is expected: {words}")
+        say(f"skipped as expected: {words}")
 
     def must_fail(self, words, **settings):
         """Check that a build fails with a message that has `words`."""
@@ -65,13 +80,16 @@ class Dkms:
         say(f"refused as expected: {words}")
 
 
-def without(program):
-    """Return a PATH that lacks a program."""
+def without(program, instead=None):
+    """Return a PATH that lacks a program, or has a script instead."""
     folder = OUT / f"without-{program}"
     folder.mkdir()
     for path in [*os.scandir("/usr/bin"), *os.scandir("/usr/sbin")]:
         if path.name != program and not (folder / path.name).is_symlink():
             (folder / path.name).symlink_to(path.path)
+    if instead:
+        (folder / program).write_text(f"#!/bin/sh\n{instead}\n")
+        (folder / program).chmod(0o755)
     return str(folder)
 
 
@@ -84,9 +102,12 @@ def build(name):
     dkms = Dkms(release)
     if dkms("add", dkms.name):
         die("dkms add failed")
-    dkms.must_fail(f"apt-get install linux-source-{kernel.series}")
-    dkms.must_fail("cannot be built: apt-get install bindgen", PATH=without("bindgen"))
-    dkms.must_fail("no nowhere/rust/libkernel.rmeta", FERMATA_METADATA="nowhere")
+    dkms.must_skip(f"apt-get install linux-source-{kernel.series}")
+    dkms.must_skip("rustc here is 'rustc 1.0.0'", PATH=without("rustc", "echo rustc 1.0.0"))
+    dkms.must_fail("cannot be built: apt-get install bindgen", PATH=without("bindgen"), FERMATA_KERNEL_SOURCE=str(kernel.src))
+    settings = OUT / "settings"
+    settings.write_text('FERMATA_METADATA="nowhere/$KERNELVER"\n')
+    dkms.must_fail(f"no nowhere/{release}/rust/libkernel.rmeta", FERMATA_DKMS_SETTINGS=str(settings))
     if dkms.build(FERMATA_METADATA=str(kernel.build)):
         sys.stderr.write(dkms.log.read_text())
         die("DKMS does not build the module")
