@@ -37,7 +37,7 @@ static u64 group_of(int fd)
 }
 
 /* Returns what CONTEXT_INFO reports of a context. */
-static struct fermata_context_info listed(int fd, u32 context)
+static struct fermata_context_info context_info(int fd, u32 context)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
 	int rc;
@@ -57,7 +57,7 @@ static struct fermata_context_info until_throttled(int fd)
 
 	do {
 		fm_sleep_us(10000);
-		info = listed(fd, fm_number(fd));
+		info = context_info(fd, fm_number(fd));
 	} while (!(info.attributes & FERMATA_STATUS_THROTTLED));
 	return info;
 }
@@ -123,14 +123,14 @@ FM_TEST(group, is_the_cgroup)
 	/* The group keeps its number when the cgroup is gone. */
 	fm_cgroups_remove();
 	number = fm_number(other.fd);
-	EXPECT_EQ(group, listed(own.fd, number).group);
+	EXPECT_EQ(group, context_info(own.fd, number).group);
 	/* Others do not learn it without the capability. */
 	fm_fork(&ch);
 	if (!ch.pid) {
 		fm_drop_privileges();
-		if (listed(own.fd, number).group != 0)
+		if (context_info(own.fd, number).group != 0)
 			_exit(1);
-		if (listed(other.fd, number).group != group || group_of(other.fd) != group)
+		if (context_info(other.fd, number).group != group || group_of(other.fd) != group)
 			_exit(2);
 		_exit(0);
 	}
@@ -167,7 +167,7 @@ FM_TEST(group, slot_for_one_group)
 	fm_status(other.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
 	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
-	EXPECT_EQ(FERMATA_WAITS_NO_SLOT, listed(own.fd, fm_number(other.fd)).waits);
+	EXPECT_EQ(FERMATA_WAITS_NO_SLOT, context_info(own.fd, fm_number(other.fd)).waits);
 	EXPECT_EQ(group_of(own.fd), slot_group(own.fd, own.slot, &is_exclusive));
 	EXPECT_TRUE(is_exclusive);
 	/* The slot is already reserved; the same group may reserve it again. */

@@ -9,7 +9,7 @@
 //! through their group wait behind it, and follow one by one when it is no longer throttled.
 
 use super::bandwidth::Bandwidth;
-use super::context::{JobState, Linked, SchedContext, WaitReason};
+use super::context::{Linked, SchedContext};
 use super::ids::{ContextIndex, GroupIndex, RegistrationIndex};
 use super::policy::Limit;
 use super::run::Run;
@@ -148,34 +148,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns why the job of a context is queued; `None`: it is not.
-    pub(super) fn wait_reason(&self, now: Time, ctx: ContextIndex) -> Option<WaitReason> {
-        let context = &self.entities[ctx];
-        if context.state != JobState::Queued {
-            return None;
-        }
-        Some(if !context.enabled {
-            WaitReason::Disabled
-        } else if self.lacks_slots(ctx) {
-            WaitReason::NoSlot
-        } else if self.frozen {
-            WaitReason::Frozen
-        } else if context.linked == Linked::Throttled {
-            match self.policy.limit(context) {
-                Limit::Reservation => WaitReason::Budget,
-                Limit::Cap(_) | Limit::None => WaitReason::Cap,
-            }
-        } else if let Some(at) = self.throttling_cap(now, ctx) {
-            WaitReason::GroupCap(self.entities[at].key)
-        } else if context.linked == Linked::Gathering || self.waits_for_seats(ctx) {
-            WaitReason::Gang
-        } else {
-            WaitReason::Turn
-        })
-    }
-
     /// Returns the group whose cap keeps the waiting job of a context off slots.
-    fn throttling_cap(&self, now: Time, ctx: ContextIndex) -> Option<RegistrationIndex> {
+    pub(super) fn throttling_cap(&self, now: Time, ctx: ContextIndex) -> Option<RegistrationIndex> {
         if !self.waits_for_limit(ctx) {
             return None;
         }

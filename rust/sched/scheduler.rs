@@ -2,9 +2,11 @@
 
 //! Setting up a scheduler, its settings, and its reports.
 
+use super::context::{Linked, WaitReason};
 use super::event::Cx;
 use super::group::GroupKind;
-use super::policy::PolicyKind;
+use super::ids::ContextIndex;
+use super::policy::{Limit, PolicyKind};
 use super::state::{Scheduler, Storage};
 use super::{
     Action, ContextId, Duration, GroupKey, JobState, Params, Profile, Refusal, SlotConfig, SlotId,
@@ -236,6 +238,32 @@ impl Scheduler {
             waits: self.wait_reason(now, ctx),
             lasted: run.map_or(stats.lasted, |run| now.since(run.started)),
             ..stats
+        })
+    }
+
+    /// Returns why the job of a context is queued; `None`: it is not.
+    fn wait_reason(&self, now: Time, ctx: ContextIndex) -> Option<WaitReason> {
+        let context = &self.entities[ctx];
+        if context.state != JobState::Queued {
+            return None;
+        }
+        Some(if !context.enabled {
+            WaitReason::Disabled
+        } else if self.lacks_slots(ctx) {
+            WaitReason::NoSlot
+        } else if self.frozen {
+            WaitReason::Frozen
+        } else if context.linked == Linked::Throttled {
+            match self.policy.limit(context) {
+                Limit::Reservation => WaitReason::Budget,
+                Limit::Cap(_) | Limit::None => WaitReason::Cap,
+            }
+        } else if let Some(at) = self.throttling_cap(now, ctx) {
+            WaitReason::GroupCap(self.entities[at].key)
+        } else if context.linked == Linked::Gathering || self.waits_for_seats(ctx) {
+            WaitReason::Gang
+        } else {
+            WaitReason::Turn
         })
     }
 
