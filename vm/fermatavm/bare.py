@@ -18,6 +18,10 @@ from .common import CACHE, TOP, Points, locked, need_space, run, say
 # What `make demo` begins with.
 TRY = "cd ~/fermata && vm/enter true"
 USER = "setpriv --reuid=1000 --regid=1000 --clear-groups env HOME=/home/tester"
+# Not the build root's variables.
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"} | {
+    name: os.environ[name] for name in ("http_proxy", "https_proxy", "no_proxy", "FERMATA_MIRROR") if name in os.environ
+}
 # In a new mount namespace: the bare root ($1) below an overlay whose upper folder is $2, then the command.
 INSIDE = """
 mount -t overlay -o lowerdir="$1",upperdir="$2/upper",workdir="$2/work" overlay "$2/root"
@@ -69,7 +73,7 @@ class Machine:
         who = f"{USER} " if user else "env HOME=/home/root "
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-euc", INSIDE, "sh"]
         done = subprocess.run(
-            [*words, self.root, self.folder, f"exec {who}sh -c {shlex.quote(command)}"],
+            [*words, self.root, self.folder, f"exec {who}sh -c {shlex.quote(command)}"], env=ENVIRONMENT,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
         print("".join(f"# {line}\n" for line in done.stdout.splitlines()), end="", flush=True)
