@@ -121,8 +121,28 @@ struct Run {
     waited: Option<Since>,
     /// When the context was loaded, if the slot was vacant.
     loaded: Option<u64>,
-    /// When PAUSE, or an order to stop, was written, and why.
-    pauses: Vec<(u64, String)>,
+    pauses: Vec<Pause>,
+}
+
+/// A PAUSE, or an order to stop, that was written.
+#[derive(Clone, Debug)]
+struct Pause {
+    at: u64,
+    why: String,
+    /// The job stops at its next boundary.
+    at_boundary: bool,
+}
+
+impl Run {
+    /// Returns when the job was told to stop, as far as that is known. A PAUSE during the restore is
+    /// dropped, and written again; but a PAUSE is also written again if only the answer is late.
+    fn told_to_stop(&self) -> Option<u64> {
+        let worked = self.from + self.restore;
+        let knows_restore = !self.resumed || self.restore != 0;
+        let mut pauses = self.pauses.iter();
+        let first = pauses.find(|pause| knows_restore && pause.at >= worked && !pause.at_boundary);
+        first.or(self.pauses.last()).map(|pause| pause.at)
+    }
 }
 
 /// Since when a job waits.
@@ -302,8 +322,11 @@ impl Reader {
             }
             "pause" => {
                 if let Some(run) = &mut self.slots[slot].run {
-                    let why = event.text("why").unwrap_or("");
-                    run.pauses.push((at, why.into()));
+                    run.pauses.push(Pause {
+                        at,
+                        why: event.text("why").unwrap_or("").into(),
+                        at_boundary: event.text("boundary") == Some("1"),
+                    });
                 }
             }
             "status" => {
@@ -406,7 +429,7 @@ impl Reader {
             if let (Some(free), Some(waited)) = (free[past.slot], waited) {
                 self.gap(&turn, free, waited);
             }
-            self.note_pauses(past.run.pauses, &turn);
+            self.note_pauses(&past.run.pauses, &turn);
             free[past.slot] = Some(turn.to);
             ends.push(turn.to);
             self.timeline.add(turn);
@@ -438,19 +461,19 @@ impl Reader {
 
     /// Notes the PAUSEs of a turn. An order to stop is written in advance, and a later order takes
     /// its place: the last one counts, from the moment at which the job stopped.
-    fn note_pauses(&mut self, pauses: Vec<(u64, String)>, turn: &Turn) {
+    fn note_pauses(&mut self, pauses: &[Pause], turn: &Turn) {
         let mut note = |at, why: &str| {
             let what = format!("PAUSE ({why})");
             self.timeline.note(Some(turn.slot), what, at);
         };
         if turn.by_record {
             let last = pauses.last().filter(|_| turn.end != End::Finished);
-            if let Some((_, why)) = last {
-                note(turn.stopped, why);
+            if let Some(pause) = last {
+                note(turn.stopped, &pause.why);
             }
             return;
         }
-        pauses.iter().for_each(|(at, why)| note(*at, why));
+        pauses.iter().for_each(|pause| note(pause.at, &pause.why));
     }
 }
 
@@ -485,11 +508,12 @@ impl Past {
                 ..turn
             };
         }
-        let pause = run.pauses.last().filter(|_| end == End::Saved);
-        let stopped = pause.map_or(to, |(at, _)| *at);
+        let told = run.told_to_stop().filter(|_| end == End::Saved);
+        // A PAUSE that was obeyed reached the card after the restore, whenever it was written.
+        let worked = (run.from + run.restore).min(to);
         Turn {
-            worked: (run.from + run.restore).min(stopped),
-            stopped,
+            worked,
+            stopped: told.unwrap_or(to).max(worked),
             ..turn
         }
     }
@@ -549,6 +573,30 @@ CPU:1 [LOST 7 EVENTS]
         assert_eq!(instants, [ARRIVAL, "PAUSE (outranked)"]);
         assert_eq!(read(TRACE.as_bytes(), 1).unwrap().timeline.turns.len(), 1);
         assert_eq!(trace.uncertainty, None);
+    }
+
+    #[test]
+    fn a_pause_that_is_repeated_was_dropped_or_only_slow() {
+        let turn = |restore: u64| {
+            format!(
+                "a-1 [0] 1.000100: fermata_start: card=fermata0 slot=0 ctx=1 pid=0 resume=1 why=turn\n\
+                 a-1 [0] 1.000150: fermata_pause: card=fermata0 slot=0 ctx=1 pid=0 why=slice waiter=2 boundary=0\n\
+                 a-1 [0] 1.000250: fermata_pause: card=fermata0 slot=0 ctx=1 pid=0 why=again waiter=0 boundary=0\n\
+                 a-1 [0] 1.000280: fermata_status: card=fermata0 slot=0 ctx=1 pid=0 phase=paused flags= restore={restore} starts=1\n\
+                 a-1 [0] 1.000280: fermata_stop: card=fermata0 slot=0 ctx=1 pid=0 why=paused\n"
+            )
+        };
+        let stopped = |restore| {
+            let trace = read(turn(restore).as_bytes(), 0).unwrap();
+            (trace.timeline.turns[0].stopped - 1_000_000_000) / 1_000
+        };
+        assert_eq!(stopped(20), 150, "the answer was late");
+        assert_eq!(stopped(90), 250, "dropped during the restore");
+        assert_eq!(
+            stopped(0),
+            250,
+            "a card that does not tell how long the restore took"
+        );
     }
 
     /// A card with a relay, whose clock is 5 s ahead. It began the first job 10 us after that was
