@@ -85,9 +85,10 @@ fn entries<'a>(panels: impl Iterator<Item = &'a Panel<'a>>) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for line in panels.flat_map(|panel| &panel.lines) {
         if !entries.iter().any(|entry| entry.name == line.name) {
-            let mark = match line.is_area {
-                true => Mark::Box(line.color.tint()),
-                false => Mark::Line(line.color, line.marker),
+            let mark = if line.is_area {
+                Mark::Box(line.color.tint())
+            } else {
+                Mark::Line(line.color, line.marker)
             };
             entries.push(Entry::new(mark, &line.name));
         }
