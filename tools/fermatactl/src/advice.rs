@@ -213,8 +213,8 @@ fn of_setup(error: Error) -> Option<Explanation> {
                  max_contexts",
         ),
         Error::Other(EDQUOT) => (
-            "the group has as many contexts on the card as it may (`fermatactl group`, or \
-                 max_contexts_group)",
+            "the group has as many contexts on the card as it may (`fermatactl group CARD` shows how \
+                 many)",
             "close contexts (`fermatactl list`), allow the group more (`fermatactl group \
                  --max-contexts`), load the module with a larger max_contexts_group, or run \
                  fermatactl with CAP_SYS_RESOURCE",
