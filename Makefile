@@ -17,9 +17,10 @@ KRELEASE ?= $(shell uname -r)
 KDIR ?= /lib/modules/$(KRELEASE)/build
 MO := $(CURDIR)/build/module-$(notdir $(patsubst %/build,%,$(KDIR)))
 
-# The kernel of the virtual machine (make vm, make demo), and more options for its boot.
+# The kernel of the virtual machine (make vm), more options for its boot, and a command to run instead of a shell.
 KERNEL ?= 7.2
 BOOT ?=
+RUN ?=
 
 .PHONY: modules modules_install tools libraries install uninstall install-dkms deb clean distclean help vm demo demo-docs metrics-docs fuzz mutate sim bench bench-docs instructions bench-sched bench-latency bench-queue travel epoch guestdemo slurm-demo criu-plugin kubernetes cluster
 
@@ -61,7 +62,7 @@ distclean: clean
 	vm/clean-cache
 
 vm:
-	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=irq --shell $(BOOT)
+	@vm/boot --kernel $(KERNEL) --iommu intel --card profile=irq --debian --develop $(BOOT) $(if $(RUN),-- $(RUN),--shell)
 
 demo:
 	@vm/run demo
@@ -184,7 +185,8 @@ help:
 	@echo '  make fuzz TIME=600     random calls on that kernel for so many seconds, led by what they reach; kept in tools/fuzz/corpus.txt'
 	@echo '  make mutate            take fixes out of the module, one at a time: a selftest must fail (hours; selftests/mutate NAME: some of them)'
 	@echo '  make deb               Debian packages of module (DKMS), tools, libraries and header; build/deb'
-	@echo '  make vm                a shell in the machine, module and card at hand (KERNEL=7.3, BOOT="--iommu none")'
+	@echo '  make vm                a shell in the machine, a Debian system with a card, a compiler and the libraries for C and Python'
+	@echo '                         (KERNEL=7.3, BOOT="--iommu none", RUN="debian python3 FILE": a command instead of the shell)'
 	@echo '  make sim               the scheduler over virtual time: four modes on each workload; tables, plots, build/reports/sim.json'
 	@echo '                         (SIM=all: ten modes, a trace, gangs, fleets, placement)'
 	@echo '  make bench             with and without relay, beside a daemon on vfio-pci, no preemption, two bounds (BENCH=--quick: a short run; docs/benchmarks.md has the times);'

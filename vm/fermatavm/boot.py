@@ -41,6 +41,11 @@ from .trouble import TROUBLE
 READ_COUNTER = bytes.fromhex("0f31 48c1e220 4809d0 c3")
 COUNTER_SPAN_NS = 50_000_000
 COUNTER_TRIES = 5
+GREETING = "try: fermatactl · /examples/hash abc · fermatactl top"
+# Rows and columns of a terminal whose size is not known.
+USUAL_SIZE = (24, 80)
+# Where the build root, and thus the Debian system, has descriptions of terminals.
+TERMINFO = [Path("/usr/lib/terminfo"), Path("/usr/share/terminfo")]
 
 CARD_FAILED, KERNEL_COMPLAINED, ENDED_EARLY, TIMED_OUT = 121, 122, 123, 124
 # The processor model without KVM. With 5-level page tables KASAN reports an access to missing memory if an interrupt comes while
@@ -144,6 +149,19 @@ def tally(path):
         else:
             figures[what] = int(number)
     return {"tally": dict(sums), "figures": figures}
+
+
+def terminal(descriptor=0):
+    """Return rows, columns and type of a terminal, for the machine's shell, since a serial line has none of these."""
+    try:
+        columns, rows = os.get_terminal_size(descriptor)
+    except OSError:
+        columns, rows = 0, 0
+    if not (rows and columns):
+        rows, columns = USUAL_SIZE
+    kind = os.environ.get("TERM") or "vt100"
+    known = any((folder / kind[0] / kind).exists() for folder in TERMINFO)
+    return rows, columns, kind if known else "xterm"
 
 
 class Tail:
@@ -273,8 +291,13 @@ class Vm:
             "PORTS": " ".join(["fermata.status", "fermata.host", *(f"fermata.card{card.index}" for card in self.cards)]),
             "LOAD": "1" if self.ko and not opt.no_load else "",
             "PARAMS": opt.params,
-            "SHELL_TTY": "1" if opt.shell else "",
         }
+        if opt.shell:
+            rows, columns, kind = terminal()
+            config |= {
+                "SHELL_OF_TTY": "debian env -C /root bash" if opt.debian else "sh -l", "SIZE_OF_TTY": f"rows {rows} columns {columns}",
+                "TERM": kind, "GREETING": GREETING if opt.card and self.ko and not opt.no_load else "",
+            }  # fmt: skip
         payload = [tuple(item.rsplit(":", 1)) for item in opt.add]
         payload += guest.payload(opt.guest, profile_of(opt))
         if self.ko:
@@ -412,6 +435,8 @@ class Vm:
         cmd += self.host.qemu() + port("fermata.host", f"socket,path={self.host.path}")
         if opt.debian:
             cmd += share("debian", "/")
+        if opt.develop:
+            cmd += share("libraries", guest.LIBRARIES) + share("checkout", TOP)
         if opt.layer:
             cmd += share("layer", opt.layer)
         if opt.qmp:
@@ -500,10 +525,18 @@ def parser():
     add("--delay", action="store_true", help="put the module that delays kernel functions into the machine, for tests of races")
     add("--kexec", metavar="COMMAND", help="put kernel and initrd of a second kernel, which runs COMMAND, into the machine's /boot")
     add("--disk", metavar="SIZE", help="plug an empty disk, /dev/vda, to hibernate to")
-    add("--debian", action="store_true", help="share the build root, a Debian system, in which `debian CMD` runs commands")
+    add(
+        "--debian", action="store_true",
+        help="share the build root, a Debian system, in which `debian CMD` runs commands; the shell of --shell runs in it",
+    )  # fmt: skip
     add(
         "--layer", metavar="NAME=PACKAGE,...",
         help="lay Debian packages over the Debian system; where they cannot be had, the output is TAP's plan of a test that is skipped",
+    )  # fmt: skip
+    add(
+        "--develop", action="store_true",
+        help="for programs that are written now: lay the libraries for C and Python over the Debian system, and show in its /fermata at"
+        " once what changes in the checkout (without this, changes may not be seen)",
     )  # fmt: skip
     add("--console", action="store_true", help="show kernel messages as they come, on the error output")
     add("--allow", action="append", default=[], metavar="REGEX", help="complaints of the kernel that are expected")
@@ -518,6 +551,8 @@ def parse(argv):
     options = parser().parse_args(argv)
     if bool(options.command) == options.shell:
         parser().error("give either a command after -- or --shell")
+    if options.develop and not options.debian:
+        parser().error("--develop needs --debian")
     if options.timeout is None:
         options.timeout = 0 if options.shell else 120
     return options
@@ -543,6 +578,8 @@ def prepare(options):
         guest.build(kernel, profile_of(options))
     if options.card:
         guest.build_card(profile_of(options))
+    if options.develop:
+        guest.build_libraries()
     return kernel, ko
 
 

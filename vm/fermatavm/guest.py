@@ -24,6 +24,9 @@ CARGO = BUILD / "cargo/x86_64-unknown-linux-gnu"
 # Modules of the kernel that every initramfs has, to be loaded on demand.
 ON_DEMAND = ["virtio_pci", "virtio_console", "virtio_iommu", "vfio_pci", "vfio_iommu_type1", "aer_inject", "button", "virtio_blk", "fuse"]
 
+# The files of the libraries, as `make install` installs them.
+LIBRARIES = BUILD / "guest-libraries/root"
+
 
 class Profile:
     """Where programs are, for tests or (`release`) for benchmarks. Programs are static, so that the guest's programs run on the host,
@@ -131,6 +134,23 @@ def examples(_kernel, profile):
     for source in (TOP / "tools/libfermata/examples").glob("*.rs"):
         copy(profile.built / f"examples/{source.stem}", out / f"{source.stem}-rust")
     return programs(out)
+
+
+def build_libraries():
+    """Build the libraries for C and Python, not optimised, and install them to LIBRARIES.
+
+    Machines that run may have the folder mounted. It is replaced only if it has changed.
+    """
+    built, new = LIBRARIES.with_name("built"), LIBRARIES.with_name("new")
+    with locked(BUILD / ".guest.lock"):
+        run([TOP / "packaging/libraries", "c", "python"], env=os.environ | {"LIBRARIES": str(built), "PROFILE": "dev"})
+        shutil.rmtree(new, ignore_errors=True)
+        parts = ["install-dev", "install-c-library", "install-python"]
+        command = ["make", "-s", "-C", TOP / "packaging", *parts, f"LIBRARIES={built}", f"DESTDIR={new}", "prefix=/usr"]
+        run(command, log=built / "install.log")
+        if run(["diff", "-qr", LIBRARIES, new], log=built / "install.log", check=False).returncode:
+            shutil.rmtree(LIBRARIES, ignore_errors=True)
+            new.rename(LIBRARIES)
 
 
 def copy(source, dest):
