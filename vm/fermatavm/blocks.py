@@ -26,7 +26,7 @@ from pathlib import Path
 from .common import BUILD, TOP, Points, die, locked, say
 from .steps import TABLES, read_table
 
-LANGUAGES = {"c", "cpp", "dockerfile", "ini", "json", "make", "promql", "python", "rust", "sh", "text", "toml", "udev", "verilog", "xml", "yaml"}
+LANGUAGES = set("c cpp dockerfile ini json make promql python rust sh text toml udev verilog xml yaml".split())
 FENCE = re.compile(r"( *)(`{3,}|~{3,}) *(.*)")
 ITEM = re.compile(r"( *(?:[-*+]|\d+[.)]) +)\S")
 TEST = re.compile(r'vm|host|step=([\w.+-]+)|needs="[^"]+"')

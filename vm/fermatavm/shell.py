@@ -24,8 +24,8 @@ EXPECTED = {
 PROMPT = re.compile(r"root@fermata:[^#]*# ")
 # Sequences by which programs move the cursor and colour the text.
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[a-zA-Z]|[()][A-Z0-9]|[=>78])")
-# Seconds after which the machine counts as hung; nothing else depends on time.
-HUNG = 600
+# Seconds after which the machine counts as hung; nothing else depends on time. The programs may have to be built first.
+HUNG = 1800
 
 
 class Session:
