@@ -58,7 +58,7 @@ def write_initrd(path, kernel, module):
     parts = guest.TESTED.parts
     payload = [(module, "fermata.ko"), (parts / "examples/hash", "examples/hash")]
     payload += [(parts / "selftests" / name, f"selftests/{name}") for name in ["run", *SELFTESTS]]
-    config = {"PORTS": "", "LOAD": "1", "PARAMS": "", "SHELL_TTY": ""}
+    config = {"PORTS": "", "LOAD": "1", "PARAMS": "", "SHELL_OF_TTY": ""}
     command = shlex.join(["sh", "-c", INNER]) + " >/dev/ttyS0\n"
     guest.write_initramfs(path, kernel, config, [], command, payload)
 
