@@ -127,6 +127,7 @@ class Run:
 
     def run(self):
         self.started = time.monotonic()
+        say(f"{len(self.steps)} steps, each is shown when it ends; at first kernels and programs are built, for some minutes, once")
         judges = [step for step in self.steps if step.judges]
         others = [step for step in self.steps if not step.judges]
         for step in self.run_steps(others):
