@@ -77,7 +77,7 @@ trap quiet EXIT
 # make_tools DEST LOG: unpack mmdebstrap and all that it needs, from Debian's archive. Nothing is installed on this machine: apt has
 # its own state here, and the packages' scripts do not run.
 make_tools() {
-	local dest=$1 log=$2 apt options name
+	local dest=$1 log=$2 apt options name mirror
 	for name in apt-get dpkg-deb unshare; do
 		command -v $name >/dev/null || die "$name is missing: the build root can be made on Debian 12 and 13"
 	done
@@ -85,7 +85,11 @@ make_tools() {
 	remove_tree "$dest"
 	mkdir -p "$dest/apt/lists/partial" "$dest/apt/archives/partial" "$dest/root"
 	apt=$(realpath "$dest/apt")
-	echo "deb [arch=amd64 signed-by=$KEYS] ${FERMATA_MIRROR:-http://deb.debian.org/debian} $SUITE main" >"$apt/sources.list"
+	# The archive that this machine's own apt uses.
+	# shellcheck disable=SC2016 # a field of apt
+	mirror=${FERMATA_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/*$' || true)}
+	[ -n "$mirror" ] || die "this machine's apt names no archive of Debian: name one in FERMATA_MIRROR"
+	echo "deb [arch=amd64 signed-by=$KEYS] $mirror $SUITE main" >"$apt/sources.list"
 	: >"$apt/status"
 	options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State=$apt"
 		-o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt" -o APT::Architecture=amd64 -o APT::Sandbox::User= -o Debug::NoLocking=1
