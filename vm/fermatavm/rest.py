@@ -79,6 +79,10 @@ class Budget:
         self.scale = sum(step["seconds"] for step in known) / sum(step["expected"] for step in known) if known else 1
         say(f"{minutes:.0f} minutes are left; a minute of vm/checks-all and vm/checks-debug takes {self.scale:.1f} here")
 
+    def reserve(self, seconds):
+        """Keep time for a second run of a step that took so long the first time."""
+        self.end -= seconds
+
     def latest(self):
         return self.end + 60 * GRACE
 

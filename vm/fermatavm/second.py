@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 from .common import BUILD, TOP, host_path, say
 from .trouble import TROUBLE
@@ -50,6 +51,10 @@ class SecondRuns:
     def names(self):
         return json.loads(self.used.read_text()) if self.used.exists() else []
 
+    def may_run(self, step):
+        """Return whether a step that has run is to run again if there is time."""
+        return bool(step.failures) and len(self.names()) < MOST and not why_final(step)
+
     def run(self, steps):
         """Run failed steps again. Yield each step that ran again."""
         for step in steps:
@@ -59,6 +64,8 @@ class SecondRuns:
                 say(f"{step.name} does not run again: {final}")
             elif len(self.names()) >= MOST:
                 say(f"{step.name} does not run again: {MOST} steps ran again already")
+            elif self.latest and time.monotonic() + step.seconds > self.latest:
+                say(f"{step.name} does not run again: no time is left for it")
             else:
                 self.used.write_text(json.dumps([*self.names(), step.name]))
                 run_again(step, self.logs, self.latest)

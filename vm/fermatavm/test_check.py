@@ -21,14 +21,14 @@ class Checks(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(mock.patch.object(second, "BUILD", self.folder))
 
-    def run_table(self, table, ci=True):
+    def run_table(self, table, ci=True, minutes=None):
         """Run the steps of a table; return what was printed, without the log of failures."""
         (self.folder / "vm").mkdir(exist_ok=True)
         (self.folder / "vm/table").write_text(table)
         with mock.patch.object(steps, "TOP", self.folder):
             chosen = steps.read_table("table")
             chosen.sort(key=lambda step: step.judges)
-            args = types.SimpleNamespace(debug=False, rest=None)
+            args = types.SimpleNamespace(debug=False, rest=minutes)
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 with mock.patch.dict(os.environ, {"CI": "true" if ci else ""}), self.assertRaises(SystemExit) as ended:
@@ -80,6 +80,19 @@ class Checks(unittest.TestCase):
         printed = self.run_table("".join(self.flaky(f"flaky{number}") for number in range(4)))
         self.assertIn("flaky3 does not run again: 3 steps ran again already", printed)
         self.assertTrue(printed.endswith("3 passed, 1 failed\n"))
+
+    def test_a_second_run_needs_as_much_time_as_the_first(self):
+        table = self.flaky("late").replace("if [", "sleep 1.2; if [", 1) + "step 1m | other | another | true\n"
+        with mock.patch.object(check, "SECOND_MINUTES", 0), mock.patch.object(rest, "GRACE", 0):
+            printed = self.run_table(table, minutes=2 / 60)
+        self.assertIn("late does not run again: no time is left for it", printed)
+
+    def test_time_is_kept_for_a_second_run(self):
+        budget = rest.Budget([], 10)
+        step = mock.Mock(left_out=None, minutes=9, debug=False, judges=False)
+        self.assertIsNone(budget.why_not(step))
+        budget.reserve(120)
+        self.assertEqual(budget.why_not(step), "no time is left for them")
 
     def test_judges_see_the_second_run(self):
         printed = self.run_table(f"step! | judge | judges | grep -q '^ok' {self.folder}/late.log\n" + self.flaky("late"))
