@@ -4,7 +4,6 @@
 
 use super::{
     config::refused,
-    now,
     state::{context_of, State},
     Card,
 };
@@ -195,7 +194,8 @@ impl Card {
     /// Returns the state of a context.
     pub(crate) fn view(&self, ctx: ContextId) -> Result<View> {
         let mut state = self.state.lock();
-        let stats = state.scheduler.stats(ctx, now()).map_err(refused)?;
+        let at = state.shown_until();
+        let stats = state.scheduler.stats(ctx, at).map_err(refused)?;
         let params = state.scheduler.params(ctx).map_err(refused)?;
         let context = state.context(ctx).ok_or(ENODEV)?;
         let (fault, faults) = context.image().faults();
@@ -361,9 +361,10 @@ impl Card {
 impl Card {
     /// Returns the group of a context, and the group's statistics.
     pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
-        let scheduler = &self.state.lock().scheduler;
-        let group = scheduler.group_of(ctx).map_err(refused)?;
-        Ok((group, scheduler.group_stats(group, now())))
+        let mut state = self.state.lock();
+        let at = state.shown_until();
+        let group = state.scheduler.group_of(ctx).map_err(refused)?;
+        Ok((group, state.scheduler.group_stats(group, at)))
     }
 
     /// Returns the highest priority that a context may have.

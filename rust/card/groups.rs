@@ -11,7 +11,6 @@
 
 use super::{
     config::refused,
-    now,
     registry::{RegisteredGroup, Registry},
     Card,
 };
@@ -145,14 +144,16 @@ impl Card {
     fn view_group(&self, registry: &Registry, group: GroupKey) -> Result<GroupView> {
         let members = registry.members(group);
         let bytes = members.fold(0, |sum, client| sum + client.pinned.all());
-        let scheduler = &self.state.lock().scheduler;
+        let mut state = self.state.lock();
+        let at = state.shown_until();
+        let scheduler = &state.scheduler;
         if scheduler.is_gone() {
             return Err(ENODEV);
         }
         Ok(GroupView {
             settings: scheduler.group_settings(group).ok_or(ENOENT)?,
             limits: registry.limits_of(group),
-            stats: scheduler.group_stats(group, now()),
+            stats: scheduler.group_stats(group, at),
             bytes,
         })
     }

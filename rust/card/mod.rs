@@ -299,11 +299,12 @@ impl Card {
                 vector.is_off(),
             )
         });
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let at = state.shown_until();
         let scheduler = &state.scheduler;
         let measured = &state.slots[slot].histograms;
         SlotView {
-            stats: scheduler.slot_stats(slot, now()).unwrap_or_default(),
+            stats: scheduler.slot_stats(slot, at).unwrap_or_default(),
             // The scheduler has every slot that `slot_ids` returns.
             state: scheduler.slot_state(slot).unwrap_or(SlotState::Gone),
             exclusive: scheduler.exclusive(slot),

@@ -2,12 +2,13 @@
 
 //! The state of a card that interrupt handlers, timers and calls share.
 
+use super::now;
 use crate::{
     image::{ContextRef, ShadowRegs},
     measure::SlotHistograms,
     regs::MAX_SLOTS,
     relay::Relay,
-    sched::{ContextId, GroupKey, Scheduler, SlotId, Storage},
+    sched::{ContextId, GroupKey, Scheduler, SlotId, Storage, Time},
 };
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
@@ -161,6 +162,13 @@ impl State {
     /// Returns the references to a context, while the context is set up.
     pub(super) fn context(&mut self, ctx: ContextId) -> Option<&mut ContextRef> {
         context_of(&mut self.contexts, ctx)
+    }
+
+    /// Returns the time, and notes that times on slots until then are shown to users.
+    pub(super) fn shown_until(&mut self) -> Time {
+        let at = now();
+        self.scheduler.note_shown(at);
+        at
     }
 
     /// Returns whether the status of a slot may have changed by itself.

@@ -218,15 +218,16 @@ impl Scheduler {
     }
 
     /// Sets the charge of the run on a slot that has left a record, as if the run ended now: the
-    /// time in the record, limited to what can have passed. Returns the record with its times
-    /// limited likewise.
+    /// time in the record, limited to what can have passed, and no less than what users were shown.
+    /// Returns the record with its times limited likewise.
     fn charge_to_record(&mut self, now: Time, id: SlotId, record: &RunRecord) -> RunRecord {
         let Some(run) = self.slots[id].fsm.run() else {
             return *record;
         };
         let context = &mut self.entities[run.ctx.at()];
         let charged = context.charged_until.since(run.started);
-        let span = record.span.min(now.since(run.named)).max(charged);
+        let least = charged.max(run.shown.since(run.started));
+        let span = record.span.min(now.since(run.named)).max(least);
         context.charged_until = now.before(span.less(charged));
         RunRecord {
             span,

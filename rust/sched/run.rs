@@ -34,6 +34,8 @@ pub(super) struct Run {
     pub(super) extra: Duration,
     /// The part of its slice that was used before the slot went back to the job.
     pub(super) used: Duration,
+    /// Until when its time was shown to users.
+    pub(super) shown: Time,
     /// When to read the status if nothing happens.
     pub(super) poll_at: Time,
     /// The time between two polls.

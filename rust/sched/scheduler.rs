@@ -221,6 +221,15 @@ impl Scheduler {
 
 /// Reports.
 impl Scheduler {
+    /// Notes that times on slots until `now` are shown to users, of contexts, groups or slots. What
+    /// is shown later is never less, even if a record says that a run began later than the host
+    /// assumed.
+    pub fn note_shown(&mut self, now: Time) {
+        for id in self.slots.ids() {
+            self.slots[id].fsm.note_shown(now);
+        }
+    }
+
     /// Returns the statistics of a context until `now`.
     ///
     /// # Errors

@@ -140,6 +140,13 @@ impl SlotFsm {
         }
     }
 
+    /// Notes that the time of the run until `now` is shown to users.
+    pub(super) fn note_shown(&mut self, now: Time) {
+        if let State::Running(run) = &mut self.state {
+            run.shown = now;
+        }
+    }
+
     /// Handles the record of a run. A record of any other run than the one on the slot is old, and
     /// is ignored.
     pub(super) fn record(&mut self, cx: &mut Cx<'_>, record: &RunRecord) -> Progress {

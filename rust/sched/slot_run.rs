@@ -127,6 +127,7 @@ impl SlotFsm {
             resumed: resume,
             extra,
             used: Duration::ZERO,
+            shown: Time::ZERO,
             poll_at: cx.now + poll_period,
             poll_period,
             seen_running: false,

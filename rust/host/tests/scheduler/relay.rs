@@ -101,6 +101,31 @@ fn a_job_that_ends_within_its_slice_is_followed_at_once() {
     assert_eq!(relay(&mut world).relayed, 1);
 }
 
+/// The host learns of the end of a run 700 us late. What it has shown until then, of the context and
+/// of the slot, is not taken back.
+#[test]
+fn time_that_was_shown_is_not_taken_back() {
+    let mut world = World::new(&[RELAY], 8);
+    let ctx = world.tenant(10 * MS);
+    world.irq_delay = 700 * US;
+    world.start(ctx, MS).unwrap();
+    let times = |world: &mut World| {
+        let now = ns(world.now);
+        world.machine.note_shown(now);
+        let stats = world.machine.stats(ctx, now).unwrap();
+        (
+            stats.run,
+            world.machine.slot_stats(sid(0), now).unwrap().busy,
+        )
+    };
+    world.run_until(MS + 500 * US);
+    let shown = times(&mut world);
+    assert_eq!(world.state(ctx), JobState::Running);
+    world.run_until(3 * MS);
+    assert_eq!(world.state(ctx), JobState::Done);
+    assert_eq!(times(&mut world), shown);
+}
+
 /// A slot is not polled during a slice whose end was ordered.
 #[test]
 fn the_longest_slice_that_is_ordered_as_a_whole_takes_no_read() {
