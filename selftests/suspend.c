@@ -9,8 +9,20 @@
 
 FM_FIXTURE_CARD(suspend);
 
-/* Nodes of a list that is not done until the card is fast. */
-#define LONG	4900000
+/* Longer than any machine takes to fall asleep. */
+#define ENDLESS	(1ULL << 40)
+
+/* Changes a held job of ENDLESS nodes so that it ends 200 nodes after its current one. */
+static void end_soon(struct fm_ctx *c, u64 seed, struct fm_expect *e)
+{
+	u64 count;
+
+	if (fm_reg_read(c->fd, 0x38, &count) || fm_reg_write(c->fd, 0x38, count + 200) ||
+	    fm_resume(c->fd))
+		fm_die("the job cannot be given another end");
+	fm_wait(c->fd, FERMATA_EVENT_DONE);
+	fm_list_expect(c, count + 200, seed, e);
+}
 
 static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 {
@@ -43,7 +55,7 @@ static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep
 		ASSERT_GOOD(fm_job_run(&written, &e[1]));
 		/* Its STARTs, PAUSEs and snapshots count as before. */
 		card_speed(slot, 1);
-		fm_job_list(&again, 200, LONG, 9, &e[2]);
+		fm_job_list(&again, 200, ENDLESS, 9, &e[2]);
 		ASSERT_EQ(0, fm_start(again.fd));
 		card_until_runs(slot, again.token);
 		ASSERT_EQ(0, fm_preempt(again.fd, FERMATA_PREEMPT_HOLD));
@@ -51,8 +63,7 @@ static void idle_contexts_go_on(struct __test_metadata *_metadata, enum fm_sleep
 		card_speed(slot, 0);
 		fm_job_list(&done, 100, 1000, 11 + i, &e[0]);
 		ASSERT_GOOD(fm_job_run(&done, &e[0]));
-		ASSERT_EQ(0, fm_resume(again.fd));
-		fm_wait(again.fd, FERMATA_EVENT_DONE);
+		end_soon(&again, 9, &e[2]);
 		ASSERT_GOOD(fm_job_wrong(&again, &e[2]));
 	}
 }
@@ -86,21 +97,6 @@ FM_TEST(suspend, point_09_nothing_is_left_on_the_card)
 	fm_ctx_new(&after, FM_MEM, 64 * 1024);
 	fm_job_mem(&after, 4096, 100, 6, FM_NO_MODE, &e);
 	ASSERT_GOOD(fm_job_run(&after, &e));
-}
-
-/* Longer than any machine takes to fall asleep. */
-#define ENDLESS	(1ULL << 40)
-
-/* Changes a held job of ENDLESS nodes so that it ends 5,000 nodes after its current one. */
-static void end_soon(struct fm_ctx *c, u64 seed, struct fm_expect *e)
-{
-	u64 count;
-
-	if (fm_reg_read(c->fd, 0x38, &count) || fm_reg_write(c->fd, 0x38, count + 5000) ||
-	    fm_resume(c->fd))
-		fm_die("the job cannot be given another end");
-	fm_wait(c->fd, FERMATA_EVENT_DONE);
-	fm_list_expect(c, count + 5000, seed, e);
 }
 
 /* Jobs that run, wait or are held are saved before the machine sleeps, and resume afterwards. */
@@ -177,7 +173,8 @@ FM_TEST(suspend, point_04_a_job_that_hangs)
 		SKIP(return, "%s", why);
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	card_speed(c.slot, 1);
-	fm_job_list(&c, 200, LONG, 3, &e);
+	fm_job_list(&c, 200, ENDLESS, 3, &e);
+	fm_param(c.fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 500 * FM_MS);
 	fm_must_start(&c);
 	card_until_runs(c.slot, c.token);
 	card_fault(c.slot, "hang=1");
