@@ -16,8 +16,8 @@ from .kernel import kernel_named
 def build(kernel, clippy=False, strict=False, copy=None):
     """Build against `kernel`; return the path of fermata.ko. Clippy runs in a separate folder.
 
-    A strict build starts from nothing, to show every warning, and fails if there is a warning. The `copy` does not change while
-    another run builds.
+    A strict build fails if there is a warning, and shows all of them: after a build with warnings it starts from nothing. The `copy`
+    does not change while another run builds.
     """
     return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict, copy) / "fermata.ko"
 
@@ -25,21 +25,25 @@ def build(kernel, clippy=False, strict=False, copy=None):
 def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
     """Build the module whose Kbuild is in `source`; return the folder `out`."""
     with locked(BUILD / f".{out.name}.lock"):
-        if strict or clippy:
-            shutil.rmtree(out, ignore_errors=True)
+        warned = out / ".warned"
+        if strict and warned.exists():
+            shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
         options = [*kernel.make_options, *(["CLIPPY=1"] if clippy else [])]
         cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={out}", f"-j{JOBS}", "-s", *options, "modules"]
         with working(f"building {out.name} (up to half a minute)", after=5):
             done = run(cmd, check=False, capture_output=True, text=True)
+        warnings = done.stdout + done.stderr
+        has_warnings = bool(re.search("warning", warnings, re.I))
+        if has_warnings:
+            warned.touch()
         if copy and not done.returncode:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(out / "fermata.ko", copy)
-    warnings = done.stdout + done.stderr
     sys.stderr.write(warnings)
     if done.returncode:
         die(f"the module does not build for {kernel.info['release']}")
-    if strict and re.search("warning", warnings, re.I):
+    if strict and has_warnings:
         die("the module builds with warnings")
     return out
 
@@ -88,7 +92,7 @@ def parser():
     parser.add_argument("--clippy", action="store_true", help="check with clippy and the kernel's lints instead")
     parser.add_argument("--rustdoc", action="store_true", help="make the module's documentation instead; warnings are errors")
     parser.add_argument("--symbols", action="store_true", help="also compare undefined symbols with Module.symvers")
-    parser.add_argument("--strict", action="store_true", help="build from nothing, and fail on any warning")
+    parser.add_argument("--strict", action="store_true", help="fail on any warning, also one of an earlier build")
     return parser
 
 
