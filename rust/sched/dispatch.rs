@@ -8,14 +8,12 @@ use super::plan_cache::Turn;
 use super::run::WATCHDOG_PERIOD;
 use super::state::Scheduler;
 use super::time::earliest;
-use super::{Action, Duration, PauseCause, SlotId, Time, MAX_SLOTS};
+use super::{Action, PauseCause, SlotId, Time, MAX_SLOTS};
 
-/// The time to the next decision if there is more to throttle.
-const THROTTLE_NEXT: Duration = Duration::from_us(50);
 /// How many slices one decision ends at most.
 const ROUNDS_MAX: usize = 4 * MAX_SLOTS;
 /// How many slices one decision ends, or has gangs claim slots for, if there are gangs: plans then
-/// take longer, and are made again after each. The timer triggers the next decision at once.
+/// take longer, and are made again after each. The timer triggers the next decision soon.
 const GANG_ROUNDS_MAX: usize = 2;
 /// Another context gets a slot that a gang waits for only if it can have the slot for longer than
 /// this many saves and restores take.
@@ -220,6 +218,9 @@ impl Scheduler {
     fn take_off(&mut self, cx: &mut Cx<'_>, class: SlotId) {
         for id in self.class_slots(class) {
             self.pause(cx, id, None, PauseCause::Freeze);
+            // No context is to have the slot, so none waits for a boundary.
+            let wait = self.boundary_wait;
+            self.slots[id].fsm.bound_boundary(cx, None, wait);
             self.withdraw(id, false);
             self.post_order(cx, id);
             let fsm = &mut self.slots[id].fsm;
@@ -436,10 +437,11 @@ impl Scheduler {
         if slots_in(self.queues[class].usable).next() != Some(id) {
             return own;
         }
-        let next = earliest(own, self.next_unthrottle(class));
-        let next = earliest(next, self.next_hint(cx.now, class));
-        let throttle = cx.is_throttling(class).then_some(cx.now + THROTTLE_NEXT);
-        earliest(next, throttle)
+        let next = earliest(self.next_unthrottle(class), self.next_hint(cx.now, class));
+        // If that time has come, this decision has left entities throttled, or hints pending.
+        let next = next.map(|at| if at > cx.now { at } else { cx.soon() });
+        let throttle = cx.is_throttling(class).then_some(cx.soon());
+        earliest(own, earliest(next, throttle))
     }
 
     /// Returns when the timer is needed for the slot itself.

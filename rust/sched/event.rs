@@ -302,6 +302,9 @@ pub(super) struct Cx<'a> {
 
 /// How many groups and contexts of a class one decision throttles at most.
 const THROTTLE_MAX: u8 = 8;
+/// The time to the next decision if there is more to do for a class than one decision does. The
+/// interrupt handler returns in between, so that other interrupts are handled.
+const NEXT_DECISION: Duration = Duration::from_us(50);
 
 impl<'a> Cx<'a> {
     pub(super) fn new(now: Time, out: &'a mut dyn FnMut(Action)) -> Self {
@@ -317,6 +320,11 @@ impl<'a> Cx<'a> {
     /// Passes an action to the caller.
     pub(super) fn act(&mut self, action: Action) {
         (self.out)(action);
+    }
+
+    /// Returns when the next decision does what this one has left.
+    pub(super) fn soon(&self) -> Time {
+        self.now + NEXT_DECISION
     }
 
     /// Returns whether the decision may start a job. It may start only one: a START can require all

@@ -169,7 +169,8 @@ impl Pause {
 
     /// Sets the times of a plain PAUSE that is written now, where a save takes `save`.
     pub(super) fn begin_save(&mut self, now: Time, save: Duration) {
-        self.boundary = false;
+        // A bound belongs to a boundary.
+        (self.boundary, self.bound) = (false, None);
         self.since = now;
         self.wait = save.doubled().clamp(AGAIN_MIN, AGAIN_MAX);
         self.again = now + self.wait;

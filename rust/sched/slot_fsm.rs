@@ -231,9 +231,11 @@ impl SlotFsm {
 
     /// Arms the timer for `next`, unless it is armed for that time or an earlier one: a timer that
     /// fires too early costs less than rearming it at every event of a neighbouring slot, or at
-    /// every switch of a relay.
+    /// every switch of a relay. The timer is armed for no time that has passed: it would fire again
+    /// and again before any other interrupt is handled.
     pub(super) fn arm(&mut self, cx: &mut Cx<'_>, next: Option<Time>) {
         let slot = self.id;
+        let next = next.map(|at| if at < cx.now { cx.soon() } else { at });
         self.fired = None;
         let entered = core::mem::take(&mut self.entered) && !self.config.has_relay();
         match (next, self.timer) {

@@ -165,6 +165,13 @@ pub const QUICK: &[Bounds] = &[
         ..PLAIN
     },
     Bounds {
+        name: "irq, 1 slot, 2 contexts, boundaries, urgent, freeze",
+        boundary: true,
+        urgent: true,
+        freeze: true,
+        ..PLAIN
+    },
+    Bounds {
         name: "relay, 1 slot, 2 contexts",
         ..RELAY
     },

@@ -346,6 +346,7 @@ rules! {
     ReleasedQuiet = "a context is released exactly once, after Close, when no slot can access its memory",
     Doorbell = "no job waits for a doorbell while its queue has work",
     TimerArmed = "a timer is armed while a slot runs, pauses or resets a job, or is reserved for a hint",
+    TimerAhead = "a timer is armed for no time that has passed, and not again and again if it fires without effect",
     Quarantine = "only a slot whose reset fails is quarantined, and a quarantined slot is not written to",
     AfterGone = "after the card is gone, no register is accessed and no job is live",
     Reserved = "an exclusive slot serves only its group, as long as the group is registered",

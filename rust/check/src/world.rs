@@ -30,6 +30,11 @@ const SETTLE: u64 = 3 * MS;
 const BOUNDARY_WAIT: u64 = 100 * US;
 /// Minimum time between hints of a context that starts no job between them.
 const INTERVAL: u64 = 100 * US;
+/// The time to the next decision if one decision does not do all.
+const SOON: u64 = 50 * US;
+/// More decisions in a row than this, each so soon after the one before and without effect, are a
+/// storm.
+const REFIRES: usize = 4;
 /// How late a late timer is: so much that all other timers are due as well.
 const LATE: u64 = 70 * MS;
 /// A base status that is older than this after START spoils the job.
@@ -174,6 +179,8 @@ pub struct World {
     /// The only group that the slots serve.
     pub(crate) exclusive: Option<GroupKey>,
     pub(crate) seen: Seen,
+    /// The number of actions since the last timer fired, without timers and reads of the status.
+    acts: u32,
     /// The contexts that were started, and that were told to pause, in the last step.
     started: Vec<usize>,
     paused: Vec<usize>,
@@ -337,6 +344,7 @@ impl World {
             frozen: false,
             exclusive: None,
             seen: Seen::default(),
+            acts: 0,
             started: Vec::new(),
             paused: Vec::new(),
             broken: None,
@@ -532,9 +540,23 @@ impl World {
 
     /// Fires the timer of a slot, `late` ns after the time for which it was armed.
     fn timer(&mut self, i: usize, late: u64) {
+        let mut fires = self.fire(i, late).then(|| self.clone());
+        for _ in 0..REFIRES {
+            fires = fires.and_then(|mut ahead| ahead.fire(i, 0).then_some(ahead));
+        }
+        self.must(fires.is_none(), Rule::TimerAhead, || {
+            format!("the timer of slot {i} has no effect, and fires again and again")
+        });
+    }
+
+    /// Fires the timer of a slot. Returns whether the timer fires again
+    /// soon although it had no effect.
+    fn fire(&mut self, i: usize, late: u64) -> bool {
         let at = self.slots[i].timer.take().unwrap_or_default();
         self.now = self.now.max(at) + late;
+        self.acts = 0;
         self.card_event(Event::Timer { slot: slot_id(i) });
+        self.acts == 0 && self.slots[i].timer.is_some_and(|at| at <= self.now + SOON)
     }
 
     fn timer_early(&mut self, i: usize) {

@@ -22,9 +22,16 @@ impl World {
         self.must(!self.gone || quiet, Rule::AfterGone, || {
             format!("{action:?}")
         });
+        let is_idle = matches!(
+            action,
+            Action::Arm { .. } | Action::Disarm { .. } | Action::ReadStatus { .. }
+        );
+        self.acts += u32::from(!is_idle);
         match action {
             Action::Arm { slot, at } => {
-                self.slots[slot.index()].timer = Some(at.as_ns().max(self.now));
+                let (now, at) = (self.now, at.as_ns());
+                self.must(at >= now, Rule::TimerAhead, || format!("{slot:?}"));
+                self.slots[slot.index()].timer = Some(at.max(now));
             }
             Action::Disarm { slot } => self.slots[slot.index()].timer = None,
             Action::ReadStatus { slot } => reads.push(slot.index()),

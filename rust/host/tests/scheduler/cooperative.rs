@@ -307,6 +307,57 @@ fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
     assert_eq!(pauses(&world), [false, false]);
 }
 
+/// Returns how often a timer was armed.
+fn arms(world: &World) -> usize {
+    let is_arm = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
+    world.log.iter().filter(is_arm).count()
+}
+
+/// Starts a cooperative job whose boundary is far and whose save is long, and urgent work, which
+/// waits for the boundary.
+fn far(world: &mut World) -> [ContextId; 2] {
+    world.card.slots[0].block = 200 * MS;
+    world.card.slots[0].save = 60 * MS;
+    world.set_boundary_wait(Duration::from_ms(20)).unwrap();
+    let ids = interrupted(world, COOPERATIVE, 300 * US);
+    world.run_for(5 * MS);
+    ids
+}
+
+/// The bound passes while the job is saved.
+#[test]
+fn no_storm_of_timers_follows_if_cooperative_is_taken_back_during_a_boundary_wait() {
+    let mut world = world(PreemptGranularity::AnywhereOrBoundary);
+    let [job, urgent] = far(&mut world);
+    world.set_params(job, Params::DEFAULT).unwrap();
+    world.run_for(70 * MS);
+    assert_eq!(world.wakes, [(urgent, Wake::Done)]);
+    assert!(arms(&world) < 60, "{}", arms(&world));
+}
+
+/// While the scheduler is frozen, no work waits for the boundary.
+#[test]
+fn no_storm_of_timers_follows_a_freeze_during_a_boundary_wait() {
+    for granularity in [
+        PreemptGranularity::AnywhereOrBoundary,
+        PreemptGranularity::BoundaryOnly,
+    ] {
+        for before in [0, 30 * MS] {
+            let mut world = world(granularity);
+            let [job, urgent] = far(&mut world);
+            let spoilt = (job, world.tenants[&job].job);
+            world.card.guilty.insert(spoilt);
+            world.run_for(before);
+            world.freeze();
+            world.rest();
+            world.thaw();
+            world.run_for(20 * MS);
+            assert!(world.wakes.contains(&(urgent, Wake::Done)));
+            assert!(arms(&world) < 100, "{}", arms(&world));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(cases(24))]
 

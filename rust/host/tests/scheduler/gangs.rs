@@ -2,7 +2,7 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::{sid, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY};
+use crate::model::{sid, world, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     WaitReason, MAX_SLOTS,
@@ -593,4 +593,29 @@ fn a_gang_takes_no_slot_while_it_has_to_wait_for_longer_than_a_slice() {
     for ctx in gang {
         assert!(world.stats(ctx).run.as_ns() > MS);
     }
+}
+
+/// Beside gangs, one decision ends two slices; all eight are over when the policy changes. The next
+/// decision is made in another interrupt.
+#[test]
+fn no_timer_is_armed_for_the_past_if_one_decision_leaves_slices_that_are_over() {
+    let mut world = world(8, PolicyKind::RoundRobin);
+    let [a, b] = [(); 2].map(|()| world.tenant(MS));
+    world.set_gang(a, Some(b)).unwrap();
+    let [low, high] = [0, Params::PRIORITY_MAX].map(|priority| {
+        let params = Params {
+            priority,
+            ..Params::DEFAULT
+        };
+        [(); 8].map(|()| {
+            let ctx = world.open(0, params).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+            ctx
+        })
+    });
+    world.run_for(500 * US);
+    assert_eq!(states(&world, low), [JobState::Running; 8]);
+    world.set_policy(PolicyKind::Priority).unwrap();
+    world.run_for(MS);
+    assert_eq!(states(&world, high), [JobState::Running; 8]);
 }

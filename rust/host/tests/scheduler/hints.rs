@@ -332,6 +332,32 @@ fn a_hint_follows_its_owner() {
     }
 }
 
+/// Returns how often a timer was armed at the same time, at most.
+fn most_arms_at_once(world: &World) -> usize {
+    let is_arm = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
+    let times: Vec<u64> = world.log.iter().filter(is_arm).map(|&(at, _)| at).collect();
+    let runs = times.chunk_by(|one, other| one == other);
+    runs.map(<[u64]>::len).max().unwrap_or_default()
+}
+
+/// One decision drops four hints. The next decision is made in another interrupt.
+#[test]
+fn no_storm_of_timers_follows_many_hints_for_the_same_time() {
+    for timer_delay in [0, 7 * US] {
+        let mut world = World::new(&[IRQ], 200);
+        world.timer_delay = timer_delay;
+        world.run_until(BEGIN);
+        let ctxs: Vec<_> = (0..200).map(|_| world.tenant(MS)).collect();
+        for &ctx in &ctxs {
+            hint(&mut world, ctx, MS).unwrap();
+        }
+        world.run_for(20 * MS);
+        assert!(ctxs.iter().all(|&ctx| counts(&world, ctx)[2..] != [0, 0]));
+        let most = most_arms_at_once(&world);
+        assert!(most <= 4, "{most} decisions at once");
+    }
+}
+
 #[test]
 fn the_policy_may_change_while_a_slot_is_kept() {
     let mut world = world(1, PolicyKind::Priority);

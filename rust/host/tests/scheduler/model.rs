@@ -99,6 +99,9 @@ pub struct World {
     pub now: u64,
     pub plans: Vec<SlotPlan>,
     timers: Vec<Option<u64>>,
+    /// How often in a row the timer of each slot fired without effect and was armed again at once,
+    /// and soon.
+    refires: Vec<[u32; 2]>,
     irqs: Vec<(u64, usize)>,
     pub irq_delay: u64,
     pub timer_delay: u64,
@@ -185,6 +188,7 @@ impl World {
             now: 1,
             plans: plans.to_vec(),
             timers: vec![None; plans.len()],
+            refires: vec![[0; 2]; plans.len()],
             irqs: Vec::new(),
             irq_delay: 0,
             timer_delay: 0,
@@ -654,7 +658,10 @@ impl World {
             Action::Stuck { ctx } => assert!(self.machine.is_stuck(ctx)),
             Action::Inconsistent => panic!("an index did not resolve"),
             Action::ReadStatus { slot } => reads.push(slot),
-            Action::Arm { slot, at } => self.timers[slot.index()] = Some(at.as_ns().max(now)),
+            Action::Arm { slot, at } => {
+                assert!(at.as_ns() >= now, "a timer is armed for the past");
+                self.timers[slot.index()] = Some(at.as_ns());
+            }
             Action::Disarm { slot } => self.timers[slot.index()] = None,
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => {
@@ -760,7 +767,9 @@ impl World {
         for i in 0..self.timers.len() {
             if self.timers[i].is_some_and(|at| at + self.timer_delay <= self.now) {
                 self.timers[i] = None;
+                let from = self.log.len();
                 self.event(Event::Timer { slot: sid(i) }).unwrap();
+                self.check_storm(i, from);
             }
         }
     }

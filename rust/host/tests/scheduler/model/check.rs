@@ -49,6 +49,26 @@ impl World {
         self.check_gangs();
     }
 
+    /// Checks that the timer of slot `i`, which has just fired, is not armed again for a time that
+    /// has come, or for a little later, over and over; `from`: the length of the log before.
+    pub(super) fn check_storm(&mut self, i: usize, from: usize) {
+        let acts = |(_, action): &(u64, Action)| {
+            let is_idle = matches!(
+                action,
+                Action::Arm { .. } | Action::Disarm { .. } | Action::ReadStatus { .. }
+            );
+            !is_idle
+        };
+        let is_idle = !self.log[from..].iter().any(acts);
+        let within = |span| is_idle && self.timers[i].is_some_and(|at| at <= self.now + span);
+        let again = [within(0), within(50 * US)];
+        for (refires, again) in self.refires[i].iter_mut().zip(again) {
+            *refires = if again { *refires + 1 } else { 0 };
+        }
+        let [at_once, soon] = self.refires[i];
+        assert!(at_once < 24 && soon < 64, "a storm of timers on slot {i}");
+    }
+
     /// The members of the gang of `ctx`, itself included.
     fn gang(&self, ctx: ContextId) -> Vec<ContextId> {
         let gang = self.tenants[&ctx].gang;
