@@ -7,17 +7,21 @@
 //! its own cost, and so are its saves at the end of a slice. An earlier save is charged to the
 //! context that the job was preempted for.
 
-use super::context::SchedContext;
 use super::entities::GROUP_DEPTH_MAX;
 use super::entity::SchedEntity;
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
 use super::policy::Limit;
-use super::state::Scheduler;
+use super::state::{Pass, Scheduler};
 use super::{Duration, SlotId, Time};
 
 impl Scheduler {
     /// Charges a context, and the groups that compete for it, for its current run until `now`.
     pub(super) fn update_curr(&mut self, now: Time, ctx: ContextIndex) {
+        self.charge_run(now, ctx, Duration::ZERO);
+    }
+
+    /// The same, except for `paid` of the run, which another context pays for in virtual time.
+    fn charge_run(&mut self, now: Time, ctx: ContextIndex, paid: Duration) {
         let context = &mut self.entities[ctx];
         let span = context.uncharged(now);
         context.charged_until = now;
@@ -26,7 +30,8 @@ impl Scheduler {
         let parent = self.entities.se(ctx).parent;
         self.entities[group].run += span;
         self.note_registered_run(group, span);
-        self.charge(ctx, parent, span);
+        self.spend(ctx, span);
+        self.charge(ctx, parent, span.less(paid));
     }
 
     /// Charges all current runs until `now`.
@@ -51,18 +56,25 @@ impl Scheduler {
         }
     }
 
-    /// Charges a context for time that was spent on its behalf while it was on no slot.
+    /// Charges a context in virtual time for what was spent on its behalf while it was on no slot.
     pub(super) fn charge_off_slot(&mut self, ctx: ContextIndex, span: Duration) {
         let by_group = self.policy.by_group(&self.entities[ctx]);
         let group = self.entities[ctx].group;
         self.charge(ctx, by_group.then_some(group), span);
+        if self.policy.is_fair() {
+            self.requeue(ctx);
+        }
     }
 
-    /// Charges a context, the groups from `parent` upwards, and the caps of its groups.
+    /// Charges a context and the groups from `parent` upwards in virtual time.
     fn charge(&mut self, ctx: ContextIndex, parent: Option<GroupIndex>, span: Duration) {
         self.entities.se_mut(ctx).charge(span);
-        self.spend(ctx, span);
-        self.for_lineage(ctx, parent, |entity| entity.charge(span));
+        let class = self.entities[ctx].class;
+        let mut next = parent;
+        while let Some(group) = next {
+            self.change_group(class, group, |entity| entity.charge(span));
+            next = self.entities.se(group).parent;
+        }
     }
 
     /// Deducts time from the limits that hold for a context.
@@ -81,21 +93,6 @@ impl Scheduler {
         }
     }
 
-    /// Changes the virtual times of the groups from `parent` upwards, in the class of `ctx`.
-    fn for_lineage(
-        &mut self,
-        ctx: ContextIndex,
-        parent: Option<GroupIndex>,
-        change: impl Fn(&mut SchedEntity),
-    ) {
-        let class = self.entities[ctx].class;
-        let mut next = parent;
-        while let Some(group) = next {
-            self.change_group(class, group, &change);
-            next = self.entities.se(group).parent;
-        }
-    }
-
     /// Changes the virtual time of a group.
     pub(super) fn change_group(
         &mut self,
@@ -106,24 +103,6 @@ impl Scheduler {
         change(self.entities.se_mut(group));
         if self.policy.is_fair() {
             self.queues[class].requeue_group(&mut self.entities, group);
-        }
-    }
-
-    /// Moves `span` of the charge of `from` to `to`, and likewise for their groups.
-    pub(super) fn shift_charge(&mut self, from: ContextIndex, to: ContextIndex, span: Duration) {
-        let group_of = |context: &SchedContext| {
-            let by_group = self.policy.by_group(context);
-            by_group.then_some(context.group)
-        };
-        let groups = (group_of(&self.entities[from]), group_of(&self.entities[to]));
-        self.entities.se_mut(from).refund(span);
-        self.entities.se_mut(to).charge(span);
-        if groups.0 != groups.1 {
-            self.for_lineage(from, groups.0, |entity| entity.refund(span));
-            self.for_lineage(to, groups.1, |entity| entity.charge(span));
-        }
-        if self.policy.is_fair() {
-            self.requeue(to);
         }
     }
 
@@ -246,13 +225,45 @@ impl Scheduler {
         self.entities.se_mut(ctx).parent = group;
         let (own, other) = self.entities.siblings(ctx, next);
         self.entities.se_mut(ctx).parent = None;
-        let least = self.entities[other].vruntime;
-        let forward = |entity: &mut SchedEntity| {
-            entity.vruntime = entity.vruntime.max(least);
-        };
-        match self.entities.kind(own) {
-            EntityKind::Context(ctx) => forward(self.entities.se_mut(ctx)),
-            EntityKind::Group(group) => self.change_group(class, group, forward),
+        self.advance(class, own, self.entities[other].vruntime);
+    }
+
+    /// Advances the virtual time of a group, or of a context that does not wait, to at least
+    /// `least`.
+    fn advance(&mut self, class: SlotId, at: EntityRef, least: u64) {
+        if self.entities[at].vruntime >= least {
+            return;
+        }
+        match self.entities.kind(at) {
+            EntityKind::Context(ctx) => self.entities.se_mut(ctx).vruntime = least,
+            EntityKind::Group(group) => {
+                self.change_group(class, group, |entity| entity.vruntime = least);
+            }
+        }
+    }
+
+    /// Advances the virtual times of a context whose run begins, and of its groups, if they are
+    /// further behind the first sibling that waits than a turn of the sibling explains: what an
+    /// entity could not use, or did not want, is not kept for later. Does nothing during a
+    /// sweep, which changes virtual times one by one.
+    fn limit_lag(&mut self, ctx: ContextIndex) {
+        let context = &self.entities[ctx];
+        if !self.policy.by_group(context) || self.sweep.pass != Pass::None {
+            return;
+        }
+        let (class, rank) = (context.class, self.policy.rank(context));
+        let mut next = Some(EntityRef::from(ctx));
+        while let Some(at) = next {
+            next = self.entities[at].parent.map(EntityRef::from);
+            let queue = &self.queues[class];
+            let first = queue.first_sibling(&self.entities, at, u16::MAX);
+            let first = first.map(|first| &self.entities[first]);
+            if let Some(first) = first.filter(|first| first.node.sched_key().rank == rank) {
+                let least = first
+                    .vruntime
+                    .saturating_sub(first.lead_max(queue.longest_turn()));
+                self.advance(class, at, least);
+            }
         }
     }
 
@@ -288,11 +299,21 @@ impl Scheduler {
         if self.policy.by_group(&self.entities[ctx]) {
             self.entities.activate(ctx);
         }
+        self.limit_lag(ctx);
     }
 
-    /// Charges a run until its end.
-    pub(super) fn account_stop(&mut self, now: Time, ctx: ContextIndex) {
-        self.update_curr(now, ctx);
+    /// Charges a run until its end, except for a save that another context pays for.
+    pub(super) fn account_stop(
+        &mut self,
+        now: Time,
+        ctx: ContextIndex,
+        paid: Option<(ContextIndex, Duration)>,
+    ) {
+        let save = paid.map_or(Duration::ZERO, |(_, save)| save);
+        self.charge_run(now, ctx, save);
+        if let Some((payer, save)) = paid {
+            self.charge_off_slot(payer, save);
+        }
         self.entities[ctx].charging = false;
         self.update_min_vruntimes(now, ctx);
         self.entities.deactivate(ctx);

@@ -124,9 +124,10 @@ impl SchedEntity {
         self.vruntime = self.vruntime_after(span);
     }
 
-    /// Reverses a charge.
-    pub(super) fn refund(&mut self, span: Duration) {
-        self.vruntime = self.vruntime.saturating_sub(self.vruntime_of(span));
+    /// Returns how far the entity may be before its siblings after `span` on a slot, in virtual
+    /// time.
+    pub(super) fn lead_max(&self, span: Duration) -> u64 {
+        self.vruntime_of(span).saturating_add(CREDIT)
     }
 
     /// Returns the virtual time after another `span` has been charged.

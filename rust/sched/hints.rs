@@ -193,10 +193,11 @@ impl Scheduler {
             // siblings.
             self.place(now, ctx);
             self.charge_off_slot(ctx, idle);
+            self.spend(ctx, idle);
             if !used {
                 self.charge_off_slot(ctx, restore);
                 // The save is in its virtual time already, because the context was the payer.
-                self.spend(ctx, save);
+                self.spend(ctx, restore + save);
             }
         }
         idle + save + restore

@@ -59,6 +59,8 @@ impl Params {
     pub const TIMESLICE_MIN: Duration = Duration::from_us(100);
     /// The longest timeslice: 10 s.
     pub const TIMESLICE_MAX: Duration = Duration::from_ms(10_000);
+    /// A slice is not made longer than this because saves and restores are slow.
+    pub(super) const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
     /// The shortest preempt timeout: 1 ms.
     pub const PREEMPT_TIMEOUT_MIN: Duration = Duration::from_ms(1);
     /// The longest preempt timeout: 10 s.

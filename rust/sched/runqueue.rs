@@ -15,7 +15,7 @@ use super::entity::SchedKey;
 use super::fifo::FifoList;
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
 use super::tree::Tree;
-use super::Time;
+use super::{Duration, Params, Time};
 
 /// The run queue of a class, and other state of the class. Opaque: the caller provides the storage
 /// for it.
@@ -39,6 +39,9 @@ pub struct RunQueue {
     pub(super) waiting: FifoList,
     /// When the starvation boost last gave a slice.
     pub(super) boosted_at: Time,
+    /// The longest slice of a job that was saved, and the time from its PAUSE until it was off the
+    /// slot.
+    pub(super) longest_slice: Duration,
     /// The least virtual time of the entities of the class that want a slot.
     pub(super) min_vruntime: u64,
     pub(super) reserved: Reserved,
@@ -57,6 +60,13 @@ impl RunQueue {
     /// waits.
     pub(super) fn has_one_slot(&self) -> bool {
         self.slots.count_ones() == 1
+    }
+
+    /// Returns how long the contexts of a group may run, on all slots together, before a context of
+    /// another group has its turn.
+    pub(super) fn longest_turn(&self) -> Duration {
+        let slice = self.longest_slice.max(Params::SLICE_FLOOR_MAX);
+        slice.times(self.slots.count_ones().into())
     }
 
     /// Returns a number for an entity that begins to wait.
@@ -339,12 +349,23 @@ impl RunQueue {
         entity: EntityRef,
         slots: u16,
     ) -> Option<ContextIndex> {
-        let tree = self.tree(entities, entities[entity].parent);
-        let mut first = tree.first(entities, slots)?;
-        if first == entity {
-            first = tree.after(entities, entity, slots)?;
-        }
+        let first = self.first_sibling(entities, entity, slots)?;
         descend(entities, first, slots)
+    }
+
+    /// Returns the first entity that waits beside `entity` for one of `slots`. O(log n).
+    pub(super) fn first_sibling(
+        &self,
+        entities: &Entities,
+        entity: EntityRef,
+        slots: u16,
+    ) -> Option<EntityRef> {
+        let tree = self.tree(entities, entities[entity].parent);
+        let first = tree.first(entities, slots)?;
+        match first == entity {
+            true => tree.after(entities, entity, slots),
+            false => Some(first),
+        }
     }
 }
 

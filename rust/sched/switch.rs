@@ -192,23 +192,25 @@ impl Scheduler {
             return;
         };
         let ctx = over.ctx.at();
-        self.account_stop(now, ctx);
         let slot = &mut self.slots[id];
-        let payer = slot.payer.take();
+        let payer = slot.payer.take().filter(|_| over.saved);
         let class = slot.class;
+        let late = over.paused_at.map(|since| now.since(since));
+        let late = late.unwrap_or_default();
         if over.saved {
             let save = over.save.unwrap_or(slot.fsm.stats.save());
             if let Some(reservation) = &mut slot.reservation {
                 reservation.note_save(save);
             }
-            self.entities[ctx].saved = true;
-            self.entities[ctx].preemptions += 1;
-            let payer = payer.and_then(|payer| self.entities.find(payer));
-            if let (Some(payer), Some(since)) = (payer, over.paused_at) {
-                let save = over.save.unwrap_or(now.since(since));
-                self.shift_charge(ctx, payer, save);
-            }
+            let context = &mut self.entities[ctx];
+            context.saved = true;
+            context.preemptions += 1;
+            let longest = &mut self.queues[class].longest_slice;
+            *longest = (*longest).max(context.params.timeslice + late);
         }
+        let payer = payer.and_then(|payer| self.entities.find(payer));
+        let paid = payer.map(|payer| (payer, over.save.unwrap_or(late)));
+        self.account_stop(now, ctx, paid);
         self.forget_plans(class);
     }
 

@@ -8,10 +8,8 @@ use super::run::Run;
 use super::state::{Scheduler, Slot};
 use super::{Duration, Params, PauseCause, SlotId, Time};
 
-/// A slice is at least as long as this many saves and restores...
+/// A slice is at least as long as this many saves and restores.
 const SLICE_SWITCHES: u64 = 2;
-/// ... but is not made longer than this for that reason.
-const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
 
 impl Scheduler {
     /// Returns when and why a run is preempted by `next`, which waits; time zero: at once.
@@ -103,10 +101,10 @@ impl Scheduler {
 
     /// Returns the length of a slice on a slot: no shorter than [`SLICE_SWITCHES`] saves and
     /// restores there, so that most of the time is work. But a context whose saves are slow does
-    /// not make the slices of others longer than [`SLICE_FLOOR_MAX`].
+    /// not make the slices of others longer than [`Params::SLICE_FLOOR_MAX`].
     pub(super) fn slice_on(slot: &Slot, asked: Duration) -> Duration {
         let stats = &slot.fsm.stats;
         let switch = stats.save() + stats.restore();
-        asked.max(switch.times(SLICE_SWITCHES).min(SLICE_FLOOR_MAX))
+        asked.max(switch.times(SLICE_SWITCHES).min(Params::SLICE_FLOOR_MAX))
     }
 }

@@ -5,6 +5,7 @@
 
 mod card;
 mod cooperative;
+mod gains;
 mod gang_programs;
 mod gangs;
 mod groups;
