@@ -6,7 +6,7 @@ use super::event::Cx;
 use super::ids::{slots_in, ContextIndex, EntityKind};
 use super::plan_cache::Turn;
 use super::run::WATCHDOG_PERIOD;
-use super::state::Scheduler;
+use super::state::{Plan, Scheduler};
 use super::time::earliest;
 use super::{Action, PauseCause, SlotId, Time, MAX_SLOTS};
 
@@ -168,10 +168,11 @@ impl Scheduler {
         }
         // Whether a gang can have the slot depends on the other slots, and on the time.
         let may_gang = self.entities.nr_ganged != 0;
-        if self.slots[id]
-            .plan
-            .is_none_or(|plan| plan.at.is_none() && may_gang)
-        {
+        let is_open = |plan: Plan| {
+            let is_boost = matches!(plan.cause, PauseCause::Starving { .. });
+            may_gang && (is_boost || plan.at.is_none())
+        };
+        if self.slots[id].plan.is_none_or(is_open) {
             self.slots[id].plan = self.make_plan(cx, id);
         }
         let plan = self.slots[id].plan.as_ref()?;
@@ -249,7 +250,11 @@ impl Scheduler {
         let kept_for = self.reserve_for(cx.now, id, first.map(|(ctx, _)| ctx));
         // The context that would be next if all announced jobs had arrived.
         let next = kept_for.or(first.map(|(ctx, _)| ctx));
-        if let Some(ctx) = next.and_then(|next| self.starves(cx.now, id, next)) {
+        let starving = match cx.is_throttling(class) {
+            true => None,
+            false => self.starves(cx.now, id, next),
+        };
+        if let Some(ctx) = starving {
             match self.turn(cx.now, ctx, true) {
                 Turn::Later => {}
                 turn => return self.give(cx, id, (ctx, turn), true),
@@ -298,7 +303,7 @@ impl Scheduler {
         if self.reserve_for(cx.now, id, Some(ctx)).is_some() {
             return;
         }
-        let starving = self.starves(cx.now, id, ctx);
+        let starving = self.starves(cx.now, id, Some(ctx));
         let next = starving.unwrap_or(ctx);
         if !self.entities.is_ganged(next) {
             self.nominate(cx, id, next, starving.is_some());
@@ -306,14 +311,15 @@ impl Scheduler {
     }
 
     /// Returns the starving context that takes a slot in place of `next`, if there is one.
-    fn starves(&self, now: Time, id: SlotId, next: ContextIndex) -> Option<ContextIndex> {
+    fn starves(&self, now: Time, id: SlotId, next: Option<ContextIndex>) -> Option<ContextIndex> {
         // The boost gives one slice in each interval.
         if self.queues[self.slots[id].class].boosted_at + self.boost > now {
             return None;
         }
         let (ctx, at) = self.starving(id)?;
-        let is_due = at <= now && ctx != next && !self.is_claiming(ctx);
-        (is_due && !self.policy.reserves(&self.entities[next])).then_some(ctx)
+        let is_due = at <= now && Some(ctx) != next && !self.is_claiming(ctx);
+        let is_refused = next.is_some_and(|next| self.policy.reserves(&self.entities[next]));
+        (is_due && !is_refused).then_some(ctx)
     }
 
     /// Gives a vacant slot to a context that has its turn, or to its gang.

@@ -165,7 +165,7 @@ impl Scheduler {
         let run = slot.fsm.unpaused()?;
         let runs = run.ctx.at();
         let is_own = members.contains(&Some(runs));
-        if run.boosted || is_own || self.claim_of_mate(runs).is_some() {
+        if self.is_boosted(now, id) || is_own || self.claim_of_mate(runs).is_some() {
             return None;
         }
         let end = self.gang_turn_end(id, run, ctx, boosted)?;

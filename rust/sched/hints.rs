@@ -443,7 +443,7 @@ impl Scheduler {
         if let Some(id) = leaving {
             let made = self.stop_early(cx.now, id, ctx);
             self.reserve_slot(cx, id, ctx, made);
-        } else if let Some(id) = self.yielding_to(ctx) {
+        } else if let Some(id) = self.yielding_to(cx.now, ctx) {
             self.reserve_slot(cx, id, ctx, true);
             let waiter = self.entities.id(ctx);
             let cause = PauseCause::Hint { waiter };
@@ -488,7 +488,8 @@ impl Scheduler {
     /// Stops at once a job that was told to stop at the end of its slice, if the work of `ctx`
     /// preempts it. Returns whether the job is therefore saved before the end of its slice.
     fn stop_early(&mut self, now: Time, id: SlotId, ctx: ContextIndex) -> bool {
-        let run = self.slots[id].fsm.run().filter(|run| !run.boosted);
+        let run = self.slots[id].fsm.run();
+        let run = run.filter(|_| !self.is_boosted(now, id));
         let yields = run.is_some_and(|run| {
             let runs = &self.entities[run.ctx.at()];
             self.policy.yields_to(runs, &self.entities[ctx])
@@ -498,14 +499,14 @@ impl Scheduler {
 
     /// Returns the slot of a job that the work of `ctx` preempts; of several, the slot whose job
     /// the policy puts last.
-    fn yielding_to(&self, ctx: ContextIndex) -> Option<SlotId> {
+    fn yielding_to(&self, now: Time, ctx: ContextIndex) -> Option<SlotId> {
         let context = &self.entities[ctx];
         let yielding = slots_in(self.usable_slots(ctx)).filter_map(|id| {
             let slot = &self.slots[id];
-            let run = slot
-                .fsm
-                .unpaused()
-                .filter(|run| !run.boosted && slot.claim.is_none())?;
+            let run = slot.fsm.unpaused().filter(|_| slot.claim.is_none())?;
+            if self.is_boosted(now, id) {
+                return None;
+            }
             let runs = &self.entities[run.ctx.at()];
             let yields = self.policy.yields_to(runs, context);
             yields.then(|| (self.place_of(run.ctx.at()), id))

@@ -54,13 +54,14 @@ impl Scheduler {
     pub(super) fn limit_end(&self, run: &Run, ctx: ContextIndex) -> Option<Time> {
         let context = &self.entities[ctx];
         let (since, bandwidth) = (context.charged_until, &context.bandwidth);
-        let own = match self.policy.limit(context) {
+        let limit = self.policy.limit(context);
+        let mut end = match limit {
             Limit::None => None,
-            Limit::Reservation => return Some(bandwidth.budget_end(since)),
+            Limit::Reservation => Some(bandwidth.budget_end(since)),
             Limit::Cap(cap) => bandwidth.cap_end(since, cap, 1, Duration::ZERO),
         };
-        let mut end = own;
-        for (at, cap) in self.caps(context.group) {
+        let group = Some(context.group).filter(|_| limit != Limit::Reservation);
+        for (at, cap) in group.into_iter().flat_map(|group| self.caps(group)) {
             let (since, slots, used) = self.used_since(at);
             let group = &self.entities[at].bandwidth;
             end = earliest(end, group.cap_end(since, cap, slots, used));

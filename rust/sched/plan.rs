@@ -75,9 +75,11 @@ impl Scheduler {
             first = None;
         } else if let Some(claim) = &self.slots[id].claim {
             first = Some((claim.at, self.claim_cause(claim)));
-        } else if let Some(next) = next.filter(|_| first.is_none_or(|(at, _)| at > slice)) {
-            // Other contexts take the slot at the end of the slice, not earlier.
-            first = earlier(first, self.other_turn_end(cx, id, run, next, slice));
+        } else if first.is_none_or(|(at, _)| at > slice) {
+            // Other contexts take the slot at the end of the slice, not earlier. The context that
+            // starves may be in a gang that cannot have its slots without the boost.
+            let other = next.and_then(|next| self.other_turn_end(cx, id, run, next, slice));
+            first = earlier(first, other);
             let boost = self
                 .boost_end(id)
                 .filter(|_| !self.policy.reserves(context));

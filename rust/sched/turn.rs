@@ -90,6 +90,13 @@ impl Scheduler {
         }
     }
 
+    /// Returns whether the starvation boost has put the job on a slot, and its slice is not over.
+    pub(super) fn is_boosted(&self, now: Time, id: SlotId) -> bool {
+        let slot = &self.slots[id];
+        let run = slot.fsm.run().filter(|run| run.boosted);
+        run.is_some_and(|run| now < run.started + run.extra + self.slice(slot, run))
+    }
+
     /// Returns the length of the slice of a run, less the part that was used before.
     pub(super) fn slice(&self, slot: &Slot, run: &Run) -> Duration {
         let mut asked = self.entities[run.ctx.at()].params.timeslice;

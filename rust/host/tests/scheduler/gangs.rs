@@ -2,7 +2,7 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::{sid, world, SlotPlan, World, BASE, ENDLESS, IRQ, MS, RELAY, US};
+use crate::model::{sid, world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     WaitReason, MAX_SLOTS,
@@ -618,4 +618,116 @@ fn no_timer_is_armed_for_the_past_if_one_decision_leaves_slices_that_are_over() 
     world.set_policy(PolicyKind::Priority).unwrap();
     world.run_for(MS);
     assert_eq!(states(&world, high), [JobState::Running; 8]);
+}
+
+/// Two members, beside jobs of another group: one that the starvation boost has started, and others
+/// that are held from then on.
+#[test]
+fn a_job_that_the_boost_has_started_keeps_no_gang_off_its_slots() {
+    for plan in [IRQ, RELAY] {
+        let mut world = World::new(&[plan; 2], 16);
+        world.set_policy(PolicyKind::Fair).unwrap();
+        world.set_boost(Duration::from_ms(200)).unwrap();
+        let light = Params {
+            weight: 1,
+            ..Params::DEFAULT
+        };
+        let light = world.open(0, light).unwrap();
+        let others = [(); 3].map(|()| world.tenant(2 * MS));
+        let gang = [(); 2].map(|()| world.tenant_in(GroupKey(1), 2 * MS));
+        world.set_gang(gang[0], Some(gang[1])).unwrap();
+        for ctx in others.into_iter().chain([light]).chain(gang) {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        let mut from = 0;
+        let is_boosted = |&(_, action): &(u64, Action)| matches!(action, Action::Start { ctx, boosted: true, .. } if ctx == light);
+        while !world.log[from..].iter().any(is_boosted) {
+            assert!(world.now < 5_000 * MS);
+            from = world.log.len();
+            world.run_for(100 * US);
+        }
+        for ctx in others {
+            let hold = true;
+            world.event(Event::Preempt { ctx, hold }).unwrap();
+        }
+        // The boost does not start the gang.
+        world.set_boost(Duration::from_ms(60_000)).unwrap();
+        let before = world.stats(gang[0]).run.as_ns();
+        world.run_for(4_000 * MS);
+        let ran = world.stats(gang[0]).run.as_ns() - before;
+        // As much, on two slots, as the other group on one.
+        assert!(ran > 1_200 * MS, "{ran}: {plan:?}");
+    }
+}
+
+/// No slot is vacant.
+#[test]
+fn a_gang_of_low_priority_is_boosted_beside_a_job_without_end_on_each_slot() {
+    let mut world = world(2, PolicyKind::Priority);
+    let high = [(); 2].map(|()| world.open(0, CRITICAL).unwrap());
+    let gang = [(); 2].map(|()| world.tenant_in(GroupKey(1), 2 * MS));
+    world.set_gang(gang[0], Some(gang[1])).unwrap();
+    for ctx in gang.into_iter().chain(high) {
+        world.start(ctx, ENDLESS).unwrap();
+    }
+    world.run_for(20_000 * MS);
+    for ctx in gang {
+        assert!(world.tenants[&ctx].longest_wait <= 3_100 * MS);
+        assert!(world.stats(ctx).slices >= 15);
+    }
+}
+
+/// The gang cannot have both slots while the job on one of them does not stop.
+#[test]
+fn a_member_of_a_gang_is_boosted_alone_beside_a_job_that_does_not_stop() {
+    let mut world = world(2, PolicyKind::Fair);
+    let patient = Params {
+        preempt_timeout: Duration::from_ms(10_000),
+        ..Params::DEFAULT
+    };
+    let hung = world.open(0, patient).unwrap();
+    world.start(hung, ENDLESS).unwrap();
+    let slot = world.machine.slot_of(hung).unwrap().index();
+    world.card.slots[slot].ignore_pauses = u32::MAX;
+    let (ctx, hold) = (hung, true);
+    world.event(Event::Preempt { ctx, hold }).unwrap();
+    world.run_for(50 * MS);
+    let gang = [(); 2].map(|()| world.tenant_in(GroupKey(1), 2 * MS));
+    world.set_gang(gang[0], Some(gang[1])).unwrap();
+    let_wait(&mut world, gang);
+    let slices = |world: &World| gang.map(|ctx| world.stats(ctx).slices);
+    let before = slices(&world);
+    world.run_for(2_000 * MS);
+    assert_ne!(slices(&world), before);
+}
+
+/// A slot is vacant, but the gang needs two.
+#[test]
+fn a_gang_of_low_priority_is_boosted_beside_a_job_without_end() {
+    for plan in [IRQ, RELAY] {
+        for policy in [PolicyKind::Priority, PolicyKind::RoundRobin] {
+            let mut world = World::new(&[plan; 2], 8);
+            world.set_policy(policy).unwrap();
+            let high = world.open(0, CRITICAL).unwrap();
+            let low = Params {
+                priority: 15,
+                ..Params::DEFAULT
+            };
+            let gang = [(); 2].map(|()| world.open_in(GroupKey(1), 0, low).unwrap());
+            world.set_gang(gang[0], Some(gang[1])).unwrap();
+            for ctx in gang.into_iter().chain([high]) {
+                world.start(ctx, ENDLESS).unwrap();
+            }
+            world.run_for(20_000 * MS);
+            for ctx in gang {
+                // Each of two waiting contexts within three intervals.
+                let wait = world.tenants[&ctx].longest_wait;
+                assert!(wait <= 3_100 * MS, "{wait}: {plan:?}, {policy:?}");
+                let slices = world.stats(ctx).slices;
+                assert!(slices >= 15, "{slices}: {plan:?}, {policy:?}");
+            }
+            let part = world.stats(high).run.as_ns() as f64 / world.now as f64;
+            assert!(part > 0.95, "{part}: {plan:?}, {policy:?}");
+        }
+    }
 }

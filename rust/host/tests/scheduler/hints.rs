@@ -225,6 +225,27 @@ fn the_guarded_slice_is_not_cut_short() {
     assert_eq!(world.machine.slot_of(be), Some(sid(0)));
 }
 
+/// After the slice, a job that the boost has started is best-effort work like any other.
+#[test]
+fn a_hint_takes_the_slot_after_the_slice_of_the_boost() {
+    let mut world = world(1, PolicyKind::Fair);
+    world.set_boost(Duration::from_ms(10)).unwrap();
+    let be = world.tenant(2 * MS);
+    let [lc, other] = [CRITICAL; 2].map(|params| world.open(0, params).unwrap());
+    world.start(lc, ENDLESS).unwrap();
+    world.start(be, ENDLESS).unwrap();
+    world.run_for(10 * MS + 100 * US);
+    assert_eq!(world.machine.slot_of(be), Some(sid(0)));
+    let (ctx, hold) = (lc, true);
+    world.event(Event::Preempt { ctx, hold }).unwrap();
+    world.run_for(5 * MS);
+    assert_eq!(world.machine.slot_of(be), Some(sid(0)));
+    hint(&mut world, other, 500 * US).unwrap();
+    world.run_for(510 * US);
+    assert_eq!(world.machine.slot_of(be), None);
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(other));
+}
+
 #[test]
 fn a_stronger_one_takes_the_slot_that_is_kept() {
     let (mut world, be, lc) = busy(1);

@@ -2,7 +2,7 @@
 
 //! Deadlines, budgets, shares and caps, and their admission.
 
-use crate::model::{cases, sid, world, World, ENDLESS, MS, US};
+use crate::model::{cases, sid, world, World, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, GroupKey, GroupSettings, JobState, Params, PolicyKind, Refusal, SlotState,
     Urgency, WaitReason,
@@ -200,6 +200,25 @@ fn budget_is_enforced_on_a_free_slot_too() {
     world.run_for(2_000 * MS);
     let had = used(&world, ctx, begin);
     assert!((had - 0.2).abs() < 0.005, "{had}");
+}
+
+/// The time beyond the budget is a debt that the next periods pay.
+#[test]
+fn a_reservation_whose_budget_is_below_its_restore_makes_progress() {
+    for plan in [IRQ, RELAY] {
+        let mut world = World::new(&[plan], 8);
+        world.set_policy(PolicyKind::Deadline).unwrap();
+        world.card.slots[0].save = 400 * US;
+        world.card.slots[0].restore = 536 * US;
+        let ctx = world.open(0, reservation(100, 10_000, 10_000)).unwrap();
+        let other = world.tenant(2 * MS);
+        world.start(other, ENDLESS).unwrap();
+        world.start(ctx, 2 * MS).unwrap();
+        world.run_for(5_000 * MS);
+        assert_eq!(world.state(ctx), JobState::Done, "{plan:?}");
+        let used = used(&world, ctx, 0);
+        assert!(used < 0.0105, "{used} of the slot: {plan:?}");
+    }
 }
 
 #[test]
