@@ -284,8 +284,8 @@ impl Scheduler {
         }
     }
 
-    /// Names the context that runs next on a slot with a relay: the context that the slot would be
-    /// given to if it were vacant. No context is named for a slot that must be vacant together with
+    /// Names the context that runs next on a slot with a relay: the context that the slot is given to
+    /// when the slice there ends. No context is named for a slot that must be vacant together with
     /// others, or that is to be kept vacant.
     fn name_next(&mut self, cx: &mut Cx<'_>, id: SlotId) {
         let slot = &self.slots[id];
@@ -297,7 +297,7 @@ impl Scheduler {
         if cx.is_throttling(class) {
             return;
         }
-        let Some((ctx, Turn::Alone)) = self.pick_next(cx, id) else {
+        let Some((ctx, Turn::Alone)) = self.pick_at_slice_end(cx, id) else {
             return;
         };
         if self.reserve_for(cx.now, id, Some(ctx)).is_some() {

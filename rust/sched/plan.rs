@@ -2,8 +2,9 @@
 
 //! Plans: which context runs next on a slot, and when and why the running job is preempted.
 
+use super::entity::SchedKey;
 use super::event::Cx;
-use super::ids::{slots_in, ContextIndex};
+use super::ids::{slots_in, ContextIndex, EntityKind, EntityRef};
 use super::plan_cache::{Taken, Turn};
 use super::run::{Run, WATCHDOG_PERIOD};
 use super::state::{Claim, Plan, Scheduler};
@@ -191,6 +192,66 @@ impl Scheduler {
             return Some((next, Turn::Alone));
         }
         self.next_turn(cx, id, &self.claimants(class))
+    }
+
+    /// Returns the context that a slot is given to when the slice there ends, and how. With gangs,
+    /// returns the context that the slot would be given to now.
+    pub(super) fn pick_at_slice_end(
+        &self,
+        cx: &Cx<'_>,
+        id: SlotId,
+    ) -> Option<(ContextIndex, Turn)> {
+        let next = match self.entities.nr_ganged {
+            0 => self.first_at_slice_end(cx, id),
+            _ => None,
+        };
+        let next = next.map(|ctx| (ctx, Turn::Alone));
+        next.or_else(|| self.pick_next(cx, id))
+    }
+
+    /// Returns the first context that waits for a slot after the job there, if all runs of the
+    /// class are charged until the end of the slice. `None`: the job would go first, or it
+    /// competes through no group.
+    fn first_at_slice_end(&self, cx: &Cx<'_>, id: SlotId) -> Option<ContextIndex> {
+        let slot = &self.slots[id];
+        let (queue, slots) = (&self.queues[slot.class], id.bit().into());
+        let run = slot.fsm.run()?;
+        self.entities.se(run.ctx.at()).parent?;
+        let end = run.pause.map_or(cx.now, |pause| pause.since.max(cx.now));
+        let spends = |at: EntityRef| {
+            let level = self.entities[at].parent;
+            let is_below = |&ctx: &_| self.entities.ancestor_below(ctx, level) == Some(at);
+            let runs = self.running(slot.class).filter(is_below);
+            let spans = runs.map(|ctx| self.entities[ctx].uncharged(end));
+            spans.reduce(|sum, span| sum + span)
+        };
+        let mut next = None;
+        // What competes for the job, from the context upwards, and who is next below it.
+        let mut own = EntityRef::from(run.ctx.at());
+        loop {
+            let level = self.entities[own].parent;
+            if let EntityKind::Group(group) = self.entities.kind(own) {
+                next = next.filter(|_| self.entities[group].waits());
+            }
+            let entity = &self.entities[own];
+            let place = SchedKey {
+                rank: self.policy.rank(&self.entities[run.ctx.at()]),
+                key: entity.vruntime_after(spends(own).unwrap_or_default()),
+                // Who waits goes before the job.
+                turn: next.map_or(u64::MAX, |_| entity.node.sched_key().turn),
+            };
+            let first =
+                queue.first_after_charge(&self.entities, (level, Some(own)), slots, &spends);
+            if let Some((key, other)) = first {
+                if next.is_none() && level.is_none() || key < place {
+                    next = queue.descend_after_charge(&self.entities, other, slots, &spends);
+                }
+            }
+            match level {
+                Some(group) => own = group.into(),
+                None => return next,
+            }
+        }
     }
 
     /// Returns whether a context that waits for the slot preempts `ctx` at once; `false` if the

@@ -308,6 +308,53 @@ impl RunQueue {
         descend(entities, self.ready.first(entities, slots)?, slots)
     }
 
+    /// Returns the first waiting entity of a level, other than `but`, and its place, if each entity
+    /// for which `spends` returns a time were charged for that time. O(k log n) with k such
+    /// entities.
+    pub(super) fn first_after_charge(
+        &self,
+        entities: &Entities,
+        (level, but): (Option<GroupIndex>, Option<EntityRef>),
+        slots: u16,
+        spends: &impl Fn(EntityRef) -> Option<Duration>,
+    ) -> Option<(SchedKey, EntityRef)> {
+        let tree = self.tree(entities, level);
+        let mut next = tree.first(entities, slots);
+        let mut first: Option<(SchedKey, EntityRef)> = None;
+        while let Some(at) = next {
+            let mut key = entities[at].node.sched_key();
+            let span = spends(at);
+            if let Some(span) = span {
+                key.key = entities[at].vruntime_after(span);
+            }
+            if but != Some(at) && first.is_none_or(|(least, _)| key < least) {
+                first = Some((key, at));
+            }
+            // A charge only moves an entity back, so that no later entity comes before this one.
+            next = span.and_then(|_| tree.after(entities, at, slots));
+        }
+        first
+    }
+
+    /// Returns the first context below an entity, if entities were charged likewise.
+    pub(super) fn descend_after_charge(
+        &self,
+        entities: &Entities,
+        mut at: EntityRef,
+        slots: u16,
+        spends: &impl Fn(EntityRef) -> Option<Duration>,
+    ) -> Option<ContextIndex> {
+        loop {
+            match entities.kind(at) {
+                EntityKind::Context(ctx) => return Some(ctx),
+                EntityKind::Group(group) => {
+                    let level = (Some(group), None);
+                    at = self.first_after_charge(entities, level, slots, spends)?.1;
+                }
+            }
+        }
+    }
+
     /// Returns the first context that may run on one of `slots` and is not in `taken`. O(k log n)
     /// with k contexts taken.
     pub(super) fn pick_next_but(

@@ -21,3 +21,4 @@ mod random;
 mod registered;
 mod relay;
 mod urgency;
+mod weights;
