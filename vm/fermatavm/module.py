@@ -16,8 +16,8 @@ from .kernel import kernel_named
 def build(kernel, clippy=False, strict=False, copy=None):
     """Build against `kernel`; return the path of fermata.ko. Clippy runs in a separate folder.
 
-    A strict build fails if there is a warning, and shows all of them: after a build with warnings it starts from nothing. The `copy`
-    does not change while another run builds.
+    A strict build fails if there is a warning. Strict builds and clippy show all warnings: they start from nothing unless the folder is
+    clean. The `copy` does not change while another run builds.
     """
     return build_in(BUILD / f"{'clippy' if clippy else 'module'}-{kernel.name}", kernel, TOP, clippy, strict, copy) / "fermata.ko"
 
@@ -25,18 +25,21 @@ def build(kernel, clippy=False, strict=False, copy=None):
 def build_in(out, kernel, source, clippy=False, strict=False, copy=None):
     """Build the module whose Kbuild is in `source`; return the folder `out`."""
     with locked(BUILD / f".{out.name}.lock"):
-        warned = out / ".warned"
-        if strict and warned.exists():
+        # A build in the folder had warnings, failed or was interrupted.
+        unclean = out / ".unclean"
+        if (strict or clippy) and unclean.exists():
             shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
+        was_clean = not unclean.exists()
+        unclean.touch()
         options = [*kernel.make_options, *(["CLIPPY=1"] if clippy else [])]
         cmd = ["make", "-C", kernel.build, f"M={source}", f"MO={out}", f"-j{JOBS}", "-s", *options, "modules"]
         with working(f"building {out.name} (up to half a minute)", after=5):
             done = run(cmd, check=False, capture_output=True, text=True)
         warnings = done.stdout + done.stderr
         has_warnings = bool(re.search("warning", warnings, re.I))
-        if has_warnings:
-            warned.touch()
+        if was_clean and not done.returncode and not has_warnings:
+            unclean.unlink()
         if copy and not done.returncode:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(out / "fermata.ko", copy)
