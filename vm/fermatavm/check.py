@@ -132,7 +132,7 @@ class Run:
         others = [step for step in self.steps if not step.judges]
         for step in self.run_steps(others):
             self.print_result(step)
-            if self.second and self.budget and self.second.may_run(step):
+            if step.failures and self.second and self.budget and not self.second.why_not(step):
                 self.budget.reserve(step.seconds)
         if self.second:
             for step in self.second.run([step for step in others if not step.left_out]):

@@ -51,19 +51,17 @@ class SecondRuns:
     def names(self):
         return json.loads(self.used.read_text()) if self.used.exists() else []
 
-    def may_run(self, step):
-        """Return whether a step that has run is to run again if there is time."""
-        return bool(step.failures) and len(self.names()) < MOST and not why_final(step)
+    def why_not(self, step):
+        """Return why a failed step is not to run again even if there is time, or None."""
+        return why_final(step) or (f"{MOST} steps ran again already" if len(self.names()) >= MOST else None)
 
     def run(self, steps):
         """Run failed steps again. Yield each step that ran again."""
         for step in steps:
             if not step.failures:
                 continue
-            if final := why_final(step):
-                say(f"{step.name} does not run again: {final}")
-            elif len(self.names()) >= MOST:
-                say(f"{step.name} does not run again: {MOST} steps ran again already")
+            if reason := self.why_not(step):
+                say(f"{step.name} does not run again: {reason}")
             elif self.latest and time.monotonic() + step.seconds > self.latest:
                 say(f"{step.name} does not run again: no time is left for it")
             else:
