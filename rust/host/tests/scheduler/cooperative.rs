@@ -309,8 +309,7 @@ fn who_becomes_cooperative_while_it_is_saved_is_so_from_the_next_time_on() {
 
 /// Returns how often a timer was armed.
 fn arms(world: &World) -> usize {
-    let is_arm = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
-    world.log.iter().filter(is_arm).count()
+    world.arms().count()
 }
 
 /// Starts a cooperative job whose boundary is far and whose save is long, and urgent work, which

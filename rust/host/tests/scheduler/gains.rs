@@ -199,7 +199,7 @@ fn a_cap_of_a_group_or_a_reservation_that_ends_gives_back_nothing() {
     check_half(part(&mut world, &[third], &[other]), "after a reservation");
 }
 
-/// What a group is owed after a long run of another one is no time that it did not want.
+/// A group has its share also after long runs of another one: it catches up, and loses nothing.
 #[test]
 fn what_is_owed_after_long_slices_and_far_boundaries_is_kept() {
     let long = Params {

@@ -355,8 +355,7 @@ fn a_hint_follows_its_owner() {
 
 /// Returns how often a timer was armed at the same time, at most.
 fn most_arms_at_once(world: &World) -> usize {
-    let is_arm = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
-    let times: Vec<u64> = world.log.iter().filter(is_arm).map(|&(at, _)| at).collect();
+    let times: Vec<u64> = world.arms().collect();
     let runs = times.chunk_by(|one, other| one == other);
     runs.map(<[u64]>::len).max().unwrap_or_default()
 }

@@ -849,6 +849,12 @@ impl World {
         self.log.iter().filter_map(start).collect()
     }
 
+    /// Iterates over the times at which a timer was armed, in order.
+    pub fn arms(&self) -> impl Iterator<Item = u64> + '_ {
+        let is_arm = |(_, action): &&(u64, Action)| matches!(action, Action::Arm { .. });
+        self.log.iter().filter(is_arm).map(|&(at, _)| at)
+    }
+
     pub fn status(&mut self, i: usize, raw: u64) {
         self.event(Event::Status {
             slot: sid(i),
