@@ -60,8 +60,8 @@ impl Scheduler {
             Limit::Reservation => Some(bandwidth.budget_end(since)),
             Limit::Cap(cap) => bandwidth.cap_end(since, cap, 1, Duration::ZERO),
         };
-        let group = Some(context.group).filter(|_| limit != Limit::Reservation);
-        for (at, cap) in group.into_iter().flat_map(|group| self.caps(group)) {
+        let caps = self.caps(context.group);
+        for (at, cap) in caps.filter(|_| limit != Limit::Reservation) {
             let (since, slots, used) = self.used_since(at);
             let group = &self.entities[at].bandwidth;
             end = earliest(end, group.cap_end(since, cap, slots, used));

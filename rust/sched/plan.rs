@@ -237,7 +237,7 @@ impl Scheduler {
             let place = SchedKey {
                 rank: self.policy.rank(&self.entities[run.ctx.at()]),
                 key: entity.vruntime_after(spends(own).unwrap_or_default()),
-                // Who waits goes before the job.
+                // A waiting context goes before the job.
                 turn: next.map_or(u64::MAX, |_| entity.node.sched_key().turn),
             };
             let first =

@@ -549,8 +549,8 @@ impl World {
         });
     }
 
-    /// Fires the timer of a slot. Returns whether the timer fires again
-    /// soon although it had no effect.
+    /// Fires the timer of a slot. Returns whether the timer fires again soon although it had no
+    /// effect.
     fn fire(&mut self, i: usize, late: u64) -> bool {
         let at = self.slots[i].timer.take().unwrap_or_default();
         self.now = self.now.max(at) + late;
