@@ -167,6 +167,7 @@ mkdir -p $cgroup
 point "a cgroup that is not registered" says "not registered" ctl group 0 $cgroup
 point "a cgroup is registered before it has a context" ctl group 0 $cgroup --weight 300 --max-bytes 64M --exclusive none
 point "and keeps what was set" sh -c "fermatactl group 0 $cgroup | grep -q 'weight  *300'"
+point "a cap is lifted" sh -c "fermatactl group 0 $cgroup --cap 20 && fermatactl group 0 $cgroup --cap none | grep -q 'cap  *none'"
 point "as JSON" json group group 0 $cgroup --cap 150
 point "something that is no cgroup" says "not the directory of a cgroup" ctl group 0 /tmp --weight 1
 point "a directory that is not there" says "name the directory of a cgroup" ctl group 0 /nowhere

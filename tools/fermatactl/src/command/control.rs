@@ -340,7 +340,8 @@ pub(crate) struct Group {
     /// The highest priority that its contexts may have: 0 to 31
     #[arg(long, value_name = "PRIORITY", value_parser = max_priority, requires = "cgroup")]
     max_priority: Option<u32>,
-    /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; 0: no cap
+    /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; `none`: no
+    /// cap
     #[arg(long, value_name = "PERCENT", value_parser = cap, requires = "cgroup")]
     cap: Option<u32>,
     /// Maximum number of contexts: 1 to 65536; 0: as set by the module parameter max_contexts_group
@@ -371,7 +372,10 @@ fn max_priority(text: &str) -> Parsed<u32> {
 }
 
 fn cap(text: &str) -> Parsed<u32> {
-    in_range(text, GroupSettings::MAX_CAP.into())
+    match text {
+        "none" => Ok(0),
+        text => in_range(text, GroupSettings::MAX_CAP.into()),
+    }
 }
 
 fn max_contexts(text: &str) -> Parsed<u32> {
