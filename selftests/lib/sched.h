@@ -161,6 +161,10 @@ void fm_trace_begin(void);
 void fm_trace_switch(const char *which, bool on);
 /* How many events were recorded. */
 int fm_trace_count(void);
+/* Records expiries of timers instead of the driver's events. */
+void fm_trace_timers(void);
+/* How many expiries of the driver's timers were recorded; most: of one timer in one interrupt. */
+u64 fm_trace_expiries(u64 *most);
 /*
  * NULL, or the first of the n wanted events that was not recorded after its predecessor. An event
  * is written as "start ctx=%u resume=1": its name without "fermata_", and the fields that matter.

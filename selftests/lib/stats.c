@@ -174,6 +174,12 @@ void fm_trace_switch(const char *which, bool on)
 	put(file, on ? "1" : "0");
 }
 
+void fm_trace_timers(void)
+{
+	fm_trace_switch("enable", false);
+	put("events/timer/hrtimer_expire_entry/enable", "1");
+}
+
 /* Returns the whole trace, in order of time; the caller frees it. */
 static char *record(void)
 {
@@ -218,6 +224,38 @@ int fm_trace_count(void)
 		n += event_in(line) != NULL;
 	free(text);
 	return n;
+}
+
+#define CPUS	64
+
+u64 fm_trace_expiries(u64 *most)
+{
+	struct { unsigned long long timer, now; u64 times; } last[CPUS] = { }, *at;
+	char *text = record(), *save, *line, *event;
+	unsigned long long timer, now;
+	unsigned int cpu;
+	u64 all = 0;
+
+	*most = 0;
+	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		event = strstr(line, " hrtimer=");
+		if (!event || !strstr(event, "[fermata]") || !strstr(event, " now=") ||
+		    !strchr(line, '['))
+			continue;
+		if (sscanf(strchr(line, '['), "[%u]", &cpu) != 1 || cpu >= CPUS ||
+		    sscanf(event, " hrtimer=%llx", &timer) != 1 ||
+		    sscanf(strstr(event, " now="), " now=%llu", &now) != 1)
+			fm_die("a line of the trace: %s", line);
+		at = &last[cpu];
+		if (at->timer != timer || at->now != now)
+			at->times = 0;
+		at->timer = timer;
+		at->now = now;
+		*most = ++at->times > *most ? at->times : *most;
+		all++;
+	}
+	free(text);
+	return all;
 }
 
 /* Is word one of the words in fields? */

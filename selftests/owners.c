@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A user without privileges changes everything that an owner may change, at random, most often at
+ * the worst moment: while a job is saved, restored or held, while the card is reset. Another group
+ * on the same slots keeps its share of them, and a sibling in the same group keeps its own; no
+ * timer fires again and again in one interrupt; and nobody waits for more than some slices.
+ */
+#include "kselftest_harness.h"
+#include "lib/sched.h"
+
+FM_FIXTURE_CARD(owners);
+
+/* Contexts of the attacker on the contended slots, and its members of gangs on another slot. */
+#define OWN	5
+#define MATES	2
+/* Its contexts without a job, which announce one. */
+#define IDLE	64
+#define SLOTS	8
+/* Another group's jobs have at least this part of the slots, where half would be fair. */
+#define SHARE_MIN	35
+/* The sibling has at least this part of what a context of its group would have. */
+#define SIBLING_MIN	50
+/* Turns of others on a slot between two of a job that wants the slot. */
+#define TURNS_MAX	64
+/* How often one timer may fire in one interrupt. */
+#define EXPIRIES_MAX	4
+#define SLICE	(20 * FM_MS)
+
+/* --- the attacker ----------------------------------------------------------------- */
+
+struct owner {
+	struct fm_ctx own[OWN], mates[MATES];
+	int idle[IDLE];
+	u64 dice, n;
+};
+
+static u64 roll(struct owner *o, u64 sides)
+{
+	return fm_splitmix(o->dice + o->n++) % sides;
+}
+
+/* One of the values that a parameter may have for this caller, the ends most often. */
+static u64 any_value(struct owner *o, int fd, u32 param)
+{
+	struct fermata_param arg = { .size = sizeof(arg), .param = param };
+
+	fm_must(fd, FERMATA_IOC_PARAM, &arg, "PARAM");
+	switch (roll(o, 4)) {
+	case 0:
+		return arg.min;
+	case 1:
+		return arg.max;
+	default:
+		return arg.min + roll(o, arg.max - arg.min + 1);
+	}
+}
+
+/* Many hints for the same instant. */
+static void hint_all(struct owner *o)
+{
+	u64 at = fm_now() + (5 + roll(o, 5)) * FM_MS;
+	int i;
+
+	for (i = 0; i < IDLE; i++)
+		fm_hint(o->idle[i], at);
+}
+
+/* Joins or leaves a gang with a context on another slot. */
+static void change_gang(struct owner *o, const struct fm_ctx *c)
+{
+	struct fermata_gang gang = { .size = sizeof(gang), .flags = FERMATA_GANG_LEAVE };
+
+	if (roll(o, 2)) {
+		gang.flags = FERMATA_GANG_JOIN;
+		gang.context = fm_number(o->mates[roll(o, MATES)].fd);
+	}
+	fm_ioctl(c->fd, FERMATA_IOC_GANG, &gang);
+}
+
+/* A call may be refused: the job is held, the value is out of range, a gang is too large. */
+static void act(struct owner *o, const struct fm_ctx *c)
+{
+	static const u32 params[] = {
+		FERMATA_PARAM_TIMESLICE, FERMATA_PARAM_PREEMPT_TIMEOUT, FERMATA_PARAM_PRIORITY,
+		FERMATA_PARAM_WEIGHT, FERMATA_PARAM_CAP, FERMATA_PARAM_SLOT_MASK,
+		FERMATA_PARAM_COOPERATIVE
+	};
+	u32 param;
+
+	switch (roll(o, 12)) {
+	case 0:
+		fm_preempt(c->fd, 0);
+		return;
+	case 1:
+		fm_preempt(c->fd, FERMATA_PREEMPT_HOLD);
+		return;
+	case 2:
+	case 3:
+		fm_resume(c->fd);
+		return;
+	case 4:
+		change_gang(o, c);
+		return;
+	case 5:
+		hint_all(o);
+		return;
+	default:
+		param = params[roll(o, sizeof(params) / sizeof(params[0]))];
+		/* The engine pauses in time, whatever the owner allows it. */
+		if (param != FERMATA_PARAM_PREEMPT_TIMEOUT || any_value(o, c->fd, param) >= 50 * FM_MS)
+			fm_param_set(c->fd, param, any_value(o, c->fd, param));
+	}
+}
+
+/* Waits, not for long, until the slot is in a phase that is chosen at random. */
+static void aim(struct owner *o, int slot)
+{
+	static const char *const phases[] = { "saving", "restoring", "running", "paused" };
+	const char *phase = phases[roll(o, 4)];
+	int tries;
+
+	for (tries = 0; tries < 100; tries++)
+		if (strstr(card_cmd("state slot=%d", slot), phase))
+			return;
+}
+
+static void attack(struct owner *o, u64 end)
+{
+	const struct fm_ctx *c;
+	u64 burst;
+
+	while (fm_now() < end) {
+		c = &o->own[roll(o, OWN)];
+		aim(o, c->slot);
+		for (burst = 1 + roll(o, 4); burst; burst--)
+			act(o, roll(o, 4) ? c : &o->mates[roll(o, MATES)]);
+	}
+}
+
+/* Ends with jobs that want their slots, so that the victims are measured until the end. */
+static void run_owner(struct owner *o, struct fm_child *ch, u64 end)
+{
+	fm_drop_privileges();
+	attack(o, end);
+	fm_say(ch, o->n);
+	fm_hear(ch);
+	_exit(0);
+}
+
+/* --- what is judged ------------------------------------------------------------------ */
+
+struct victims {
+	struct fm_ctx others[SLOTS], sibling, urgent;
+	int n;
+};
+
+/* The time that a context had on the contended slots, by the card's clock. */
+static u64 time_of(const struct fm_ctx *c, u32 slots)
+{
+	struct card_run run;
+	u64 sum = 0;
+	int slot;
+
+	for (slot = 0; slot < SLOTS; slot++) {
+		if (!(slots & 1U << slot))
+			continue;
+		card_run_of(slot, c->token, &run);
+		sum += run.run_ns;
+	}
+	return sum;
+}
+
+/* The most turns of others on the victim's slot between two of its own. */
+static int longest_wait(const struct card_turn *turns, int n, const struct fm_ctx *c)
+{
+	int i, others = 0, most = 0;
+
+	for (i = 0; i < n; i++) {
+		if (turns[i].slot != c->slot)
+			continue;
+		others = turns[i].token == c->token ? 0 : others + 1;
+		most = others > most ? others : most;
+	}
+	return most;
+}
+
+/* Runs short urgent jobs, which preempt those of the attacker, and resets the card now and then. */
+static void disturb(struct fm_ctx *urgent, u64 end)
+{
+	u64 reset = fm_now() + 1500 * FM_MS;
+
+	while (fm_now() + 500 * FM_MS < end) {
+		fm_must_start(urgent);
+		fm_wait(urgent->fd, FERMATA_EVENT_DONE);
+		fm_sleep_us(20000);
+		if (fm_now() < reset || !fm_reset_by("flr"))
+			continue;
+		if (fm_reset())
+			fm_die("the card cannot be reset");
+		reset = fm_now() + 1500 * FM_MS;
+	}
+}
+
+/* --- the test ---------------------------------------------------------------------------- */
+
+/* A context of the lists' engine on one slot of many, with an endless job. */
+static void occupy(struct fm_ctx *c, enum fm_engine engine, int slot)
+{
+	fm_ctx_new_on(c, engine, 2 * FM_PAGE, slot);
+	fm_job_endless(c);
+	fm_must_start(c);
+}
+
+static void begin(struct victims *v, struct owner *o, u32 slots)
+{
+	struct fm_ctx idle;
+	int i, slot;
+
+	fm_enter(0);
+	for (v->n = 0, slot = 0; slot < SLOTS; slot++) {
+		if (!(slots & 1U << slot))
+			continue;
+		card_set(slot, "speed=1 save_us=2000 restore_us=1000");
+		occupy(&v->others[v->n], FM_LIST, slot);
+		fm_param(v->others[v->n++].fd, FERMATA_PARAM_TIMESLICE, SLICE);
+	}
+	fm_tenant_list(&v->urgent, SLICE, 500, 1, &(struct fm_expect) { });
+	fm_param(v->urgent.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
+	fm_enter(1);
+	occupy(&v->sibling, FM_LIST, v->others[0].slot);
+	fm_param(v->sibling.fd, FERMATA_PARAM_TIMESLICE, SLICE);
+	for (i = 0; i < OWN; i++)
+		occupy(&o->own[i], FM_LIST, v->others[i % v->n].slot);
+	for (i = 0; i < MATES; i++)
+		occupy(&o->mates[i], FM_MEM, -1);
+	for (i = 0; i < IDLE; i++) {
+		fm_ctx_setup(&idle, FM_LIST, -1);
+		o->idle[i] = idle.fd;
+	}
+	fm_enter(FM_ROOT);
+}
+
+FM_TEST(owners, random_changes_take_nothing_from_others)
+{
+	u64 from, end, others = 0, group, sibling, expiries, most;
+	u32 seed = fm_number_from("FERMATA_SEED", fm_now());
+	u32 slots = fm_slots_of(FM_LIST);
+	static struct card_turn turns[65536];
+	struct owner o = { .dice = seed };
+	struct fm_child ch;
+	struct victims v;
+	const char *why;
+	int i, n;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	why = fm_trace_open();
+	if (why)
+		SKIP(return, "%s", why);
+	TH_LOG("FERMATA_SEED=%u", seed);
+	begin(&v, &o, slots);
+	fm_trace_timers();
+	fm_trace_begin();
+	from = card_history_end();
+	end = fm_now() + fm_number_from("FERMATA_OWNERS", 10) * 1000 * FM_MS;
+	fm_fork(&ch);
+	if (!ch.pid)
+		run_owner(&o, &ch, end);
+	disturb(&v.urgent, end);
+	TH_LOG("%llu random numbers", (unsigned long long)fm_hear(&ch));
+	n = card_order(from, turns, 65536);
+	for (i = 0; i < v.n; i++) {
+		others += time_of(&v.others[i], slots);
+		TH_LOG("slot %d: at most %d turns of others in a row", v.others[i].slot,
+		       longest_wait(turns, n, &v.others[i]));
+		EXPECT_GE(TURNS_MAX, longest_wait(turns, n, &v.others[i]));
+	}
+	sibling = time_of(&v.sibling, slots);
+	for (group = sibling, i = 0; i < OWN; i++)
+		group += time_of(&o.own[i], slots);
+	TH_LOG("the others %llu ms, the attacker's group %llu ms, its sibling %llu ms",
+	       (unsigned long long)(others / FM_MS), (unsigned long long)(group / FM_MS),
+	       (unsigned long long)(sibling / FM_MS));
+	expiries = fm_trace_expiries(&most);
+	fm_trace_close();
+	TH_LOG("%llu expiries of timers, at most %llu of one timer in an interrupt",
+	       (unsigned long long)expiries, (unsigned long long)most);
+	EXPECT_LT(0, expiries);
+	EXPECT_GE(EXPIRIES_MAX, most);
+	EXPECT_LE(SHARE_MIN * (others + group), 100 * others);
+	EXPECT_LE(SIBLING_MIN * group, 100 * (OWN + 1) * sibling);
+	fm_say(&ch, 1);
+	fm_reap(&ch);
+}
+
+TEST_HARNESS_MAIN
