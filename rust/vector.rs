@@ -10,8 +10,10 @@
 //!
 //! Interrupts that report only completions in job queues are not spurious, and a program chooses
 //! how many there are. A token bucket bounds their rate: when the bucket is empty, the vector is
-//! switched off until there is a token, or until a job on its slots is to be saved. An interrupt
-//! that was raised meanwhile is delivered then.
+//! switched off until there is a token. An interrupt that was raised meanwhile is delivered then.
+//! The vector of one slot is on while the job there is being saved. A shared vector stays off: a
+//! timer polls the other slots, because their owners must not pay for the queue, and because a
+//! neighbour that is saved again and again must not lift the limit.
 
 use crate::{
     c_object::{callback, Callback},
@@ -39,10 +41,19 @@ pub(crate) trait EventSink: Sync + Sized {
     /// Reports that the vector of `slots`, a bit each, was switched off because of a storm. Hard
     /// interrupt context, under the vector's raw lock.
     fn report_storm(&self, slots: u8);
+
+    /// Polls the busy slots of a shared vector that is throttled; `throttled`, whose completions
+    /// were too many, only while its job is being saved. Returns when the next job of these slots
+    /// is to be saved, `None` if none is. Hard interrupt context.
+    fn poll_throttled(&self, vector: &Vector<Self>, throttled: SlotId) -> Option<Time>;
 }
 
 /// Shortest time for which a throttled vector is off.
 const THROTTLE_MIN: Duration = Duration::from_ms(1);
+/// How often the slots of a shared vector are polled while it is throttled...
+const POLL: Duration = Duration::from_ms(1);
+/// ... and while a job there is being saved.
+const POLL_SAVE: Duration = Duration::from_us(100);
 /// Completion interrupts that a vector may raise at once after it was quiet...
 const BURST: u64 = 32;
 /// ... or those of this time at the allowed rate, if these are more.
@@ -143,6 +154,16 @@ struct Line {
     bucket: TokenBucket,
 }
 
+/// Why and until when a vector is throttled.
+#[derive(Clone, Copy)]
+struct Throttle {
+    /// The slot that reported too many completions.
+    slot: SlotId,
+    until: Time,
+    /// What the timer is armed for: `until`, or an earlier poll of the slots.
+    next_look: Time,
+}
+
 /// The state of a vector's interrupt.
 #[derive(Clone, Copy)]
 enum LineState {
@@ -153,8 +174,8 @@ enum LineState {
     /// The interrupt is disabled, by us, once, because of a storm. The timer enables it.
     Storm(Line),
     /// The interrupt is disabled, by us, once, because it reported too many completions. The timer
-    /// or a PAUSE enables it.
-    Throttled(Line),
+    /// enables it, or a PAUSE if the vector is of one slot.
+    Throttled(Line, Throttle),
 }
 
 /// A vector of a card, for one slot or for several that share it.
@@ -236,7 +257,7 @@ impl<S: EventSink> Vector<S> {
     pub(crate) fn stop(&self) {
         // From here on neither the handler nor the timer touches the interrupt.
         let line_state = core::mem::replace(&mut *self.line_state.lock(), LineState::Absent);
-        if let LineState::On(line) | LineState::Storm(line) | LineState::Throttled(line) =
+        if let LineState::On(line) | LineState::Storm(line) | LineState::Throttled(line, _) =
             line_state
         {
             // SAFETY: By the type invariant the interrupt was requested with this cookie; it is
@@ -288,41 +309,109 @@ impl<S: EventSink> Vector<S> {
         matches!(*self.line_state.lock(), LineState::Storm(_))
     }
 
-    /// Takes a token for an interrupt that reported only completions; `interval` is the time
-    /// between two tokens. Returns `true` if the bucket is empty: then the vector was switched off
-    /// until there is a token, for at least a millisecond, but no longer than until `save_due`.
-    /// Under the card's lock, so that no PAUSE comes in between.
-    pub(crate) fn completed(&self, interval: Duration, save_due: Option<Time>) -> bool {
+    fn is_shared(&self) -> bool {
+        self.slots().count_ones() > 1
+    }
+
+    /// Takes a token for an interrupt by which `slot` reported only completions; `interval` is the
+    /// time between two tokens. Returns `true` if the bucket was empty, and the vector was switched
+    /// off until there is a token, for at least a millisecond. `save_due` is when the next job of
+    /// the vector's slots is to be saved: the vector of one slot is on from then on. Under the
+    /// card's lock, so that no PAUSE comes in between.
+    pub(crate) fn completed(
+        &self,
+        slot: SlotId,
+        interval: Duration,
+        save_due: Option<Time>,
+    ) -> bool {
         let mut line_state = self.line_state.lock();
         let LineState::On(mut line) = *line_state else {
             return false;
         };
         let now = now();
-        let empty = line.bucket.take(now, interval);
-        let Some(until) = empty else {
-            *line_state = LineState::On(line);
+        let token_at = line.bucket.take(now, interval);
+        *line_state = LineState::On(line);
+        let Some(token_at) = token_at else {
             return false;
         };
+        let mut until = token_at.max(now + THROTTLE_MIN);
+        if !self.is_shared() {
+            until = save_due.map_or(until, |due| until.min(due));
+            if until <= now {
+                return false;
+            }
+        }
         disable_irq_nosync(line.irq);
-        *line_state = LineState::Throttled(line);
+        let next_look = self.next_look(until, save_due);
+        *line_state = LineState::Throttled(
+            line,
+            Throttle {
+                slot,
+                until,
+                next_look,
+            },
+        );
         self.throttled.add(1, Relaxed);
-        let until = until.max(now + THROTTLE_MIN);
-        self.timer.arm(save_due.map_or(until, |due| until.min(due)));
+        self.timer.arm(next_look);
         true
     }
 
-    /// Switches the vector on if it is throttled, because the answer to a PAUSE must not wait.
-    /// Under the card's lock.
-    pub(crate) fn end_throttle(&self) {
-        let mut line_state = self.line_state.lock();
-        if let LineState::Throttled(line) = *line_state {
-            // If the timer fires nevertheless, it finds nothing to do, or ends another throttling
-            // early.
-            self.timer.disarm();
-            *line_state = LineState::On(line);
-            // `completed` has disabled the interrupt.
-            enable_irq(line.irq);
+    /// Returns when the timer of a vector that is throttled until `until` is to fire next.
+    fn next_look(&self, until: Time, save_due: Option<Time>) -> Time {
+        if !self.is_shared() {
+            return until;
         }
+        let now = now();
+        let at = until.min(now + POLL);
+        save_due.map_or(at, |due| at.min(due.max(now + POLL_SAVE)))
+    }
+
+    /// Makes the end of a save known soon although the vector is throttled. Under the card's lock,
+    /// at a PAUSE.
+    pub(crate) fn expect_save(&self) {
+        let mut line_state = self.line_state.lock();
+        let LineState::Throttled(line, mut throttle) = *line_state else {
+            return;
+        };
+        if self.is_shared() {
+            let at = now() + POLL_SAVE;
+            // Never later, so that many PAUSEs do not put the poll off.
+            if at < throttle.next_look {
+                throttle.next_look = at;
+                *line_state = LineState::Throttled(line, throttle);
+                self.timer.arm(at);
+            }
+            return;
+        }
+        // If the timer fires nevertheless, it finds nothing to do, or ends another throttling
+        // early.
+        self.timer.disarm();
+        *line_state = LineState::On(line);
+        // `completed` has disabled the interrupt.
+        enable_irq(line.irq);
+    }
+
+    /// Switches the vector on if its time has come. Returns why it is off if it is still throttled.
+    fn switch_on(&self) -> Option<Throttle> {
+        let mut line_state = self.line_state.lock();
+        let now = now();
+        let line = match *line_state {
+            LineState::Storm(line) => Line {
+                storms: line.storms.switched_on(now),
+                ..line
+            },
+            LineState::Throttled(_, throttle) if self.is_shared() && now < throttle.until => {
+                return Some(throttle);
+            }
+            LineState::Throttled(line, _) => line,
+            LineState::Absent | LineState::On(_) => return None,
+        };
+        *line_state = LineState::On(line);
+        // Disabled by `note_spurious` or `completed`. MSI chips have no slow bus, so the interrupt
+        // may be enabled in interrupt context. Interrupts that were raised meanwhile are delivered
+        // now, as one.
+        enable_irq(line.irq);
+        None
     }
 
     /// Counts a spurious interrupt, and switches the vector off if this is a storm.
@@ -366,22 +455,21 @@ impl<S: EventSink> Timed for Vector<S> {
     const OFFSET: usize = offset_of!(Self, timer);
     type Mode = AbsoluteHardMode<Monotonic>;
 
-    /// Switches the vector on.
+    /// Switches the vector on, or polls the slots of a vector that is still throttled.
     fn timer_fired(&self) {
-        let mut line_state = self.line_state.lock();
-        let line = match *line_state {
-            LineState::Storm(line) => Line {
-                storms: line.storms.switched_on(now()),
-                ..line
-            },
-            LineState::Throttled(line) => line,
-            LineState::Absent | LineState::On(_) => return,
+        let Some(throttle) = self.switch_on() else {
+            return;
         };
-        *line_state = LineState::On(line);
-        // Disabled by `note_spurious` or `completed`. MSI chips have no slow bus, so the interrupt
-        // may be enabled in interrupt context. Interrupts that were raised meanwhile are delivered
-        // now, as one.
-        enable_irq(line.irq);
+        let save_due = self
+            .sink()
+            .and_then(|sink| sink.poll_throttled(self, throttle.slot));
+        // Locked, so that `stop` stops the timer afterwards.
+        let mut line_state = self.line_state.lock();
+        if let LineState::Throttled(line, mut throttle) = *line_state {
+            throttle.next_look = self.next_look(throttle.until, save_due);
+            *line_state = LineState::Throttled(line, throttle);
+            self.timer.arm(throttle.next_look);
+        }
     }
 }
 

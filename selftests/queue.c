@@ -385,8 +385,8 @@ FM_TEST(queue, an_event_counter_that_reads_ones)
 #define RATE	100	/* completion interrupts in a second, the lowest that can be set */
 #define AT_ONCE	32	/* after a quiet time */
 
-/* How many interrupts the driver's handler was called for. */
-static u64 handled_irqs(void)
+/* How many interrupts the driver's handler was called for, and how many vectors there are. */
+static u64 handled_irqs(int *vectors)
 {
 	FILE *file = fopen("/proc/interrupts", "r");
 	char line[1024], *at, *end;
@@ -394,10 +394,12 @@ static u64 handled_irqs(void)
 
 	if (!file)
 		fm_die("/proc/interrupts: %s", strerror(errno));
+	*vectors = 0;
 	while (fgets(line, sizeof(line), file)) {
 		at = strchr(line, ':');
 		if (!at || !strstr(line, "fermata"))
 			continue;
+		++*vectors;
 		for (at++; n = strtoull(at, &end, 10), end != at; at = end)
 			sum += n;
 	}
@@ -483,7 +485,7 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	struct fermata_status s;
 	struct fm_queue rings[2];
 	u64 slices = 0, before = 0;
-	int i;
+	int i, vectors;
 
 	if (never_leaves())
 		SKIP(return, "no engine tells");
@@ -501,13 +503,13 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 		before += s.slices;
 	}
 	begin = fm_now();
-	count = handled_irqs();
+	count = handled_irqs(&vectors);
 	events = card_counter(rings[0].c.slot, "events");
 	/* Three interrupts for each turn: its end, and those before the vector is off again. */
 	do {
 		ASSERT_GT(end, fm_now());
 		fm_sleep_us(100000);
-		seen = handled_irqs() - count;
+		seen = handled_irqs(&vectors) - count;
 		for (slices = 0, i = 0; i < 2; i++) {
 			fm_status(rings[i].c.fd, &s);
 			slices += s.slices;
@@ -522,6 +524,101 @@ FM_TEST(queue, completion_interrupts_are_bounded_in_turns)
 	EXPECT_LE(seen, allowed);
 	for (i = 0; i < 2; i++)
 		fm_ctx_close(&rings[i].c);
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
+}
+
+/* Whether one vector serves all slots of a card that has interrupts. */
+static bool shares_vector(void)
+{
+	int vectors;
+
+	handled_irqs(&vectors);
+	return vectors == 1;
+}
+
+/* Starts a ring that is always full, on a module that allows it few interrupts. */
+static void start_limited(struct fm_queue *ring)
+{
+	fm_module_reload("completion_rate=100");
+	make_endless(ring);
+	fm_param(ring->c.fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+	fm_must_start(&ring->c);
+}
+
+/* A neighbour on the vector of a queue whose job is saved again and again does not lift the limit. */
+FM_TEST(queue, saves_of_a_neighbour_keep_the_limit)
+{
+	u64 begin, count, events, saves, seen, allowed, end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_queue ring;
+	struct fm_ctx c;
+	int vectors;
+
+	if (never_leaves() || !shares_vector())
+		SKIP(return, "no engine tells, or each slot has a vector");
+	if (!fm_module_known())
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	start_limited(&ring);
+	fm_tenant(&c, FM_LONG_SLICE);
+	fm_job_endless(&c);
+	card_set(c.slot, "save_us=20000");
+	fm_must_start(&c);
+	begin = fm_now();
+	count = handled_irqs(&vectors);
+	events = card_counter(ring.c.slot, "events");
+	/* A save and a restore may each raise an interrupt. */
+	do {
+		ASSERT_GT(end, fm_now());
+		fm_preempt(c.fd, 0);
+		fm_sleep_us(1000);
+		seen = handled_irqs(&vectors) - count;
+		saves = fm_preemptions(c.fd);
+		allowed = AT_ONCE + 2 * saves +
+			  (RATE + 100) * (fm_now() - begin) / (1000 * FM_MS) + 8;
+	} while (fm_now() < begin + 2000 * FM_MS || saves < 20 ||
+		 card_counter(ring.c.slot, "events") - events < 2 * allowed);
+	TH_LOG("%llu interrupts beside %llu saves, at most %llu are allowed",
+	       (unsigned long long)seen, (unsigned long long)saves, (unsigned long long)allowed);
+	EXPECT_LE(seen, allowed);
+	card_set(c.slot, "save_us=0");
+	fm_ctx_close(&c);
+	fm_ctx_close(&ring.c);
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
+}
+
+/*
+ * The limit of a queue's interrupts does not delay the ends of a neighbour's jobs, for which the
+ * neighbour would pay: several jobs end each time that the vector is off, which is 10 ms.
+ */
+FM_TEST(queue, a_neighbour_does_not_pay_for_the_limit)
+{
+	u64 off, jobs = 0, end = fm_now() + FM_GUARD_MS * FM_MS;
+	struct fm_expect e;
+	struct fm_queue ring;
+	struct fm_ctx c;
+
+	if (never_leaves() || !shares_vector())
+		SKIP(return, "no engine tells, or each slot has a vector");
+	if (!fm_module_known())
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	if (fm_is_slow())
+		SKIP(return, "the kernel is too slow for several jobs in 10 ms");
+	start_limited(&ring);
+	fm_tenant_list(&c, FM_LONG_SLICE, 20, 1, &e);
+	while (fm_sysfs_number(ring.c.slot, "throttled_interrupts") < 8)
+		ASSERT_GT(end, fm_now());
+	off = fm_sysfs_number(ring.c.slot, "throttled_interrupts");
+	do {
+		ASSERT_GT(end, fm_now());
+		ASSERT_EQ(0, fm_start(c.fd));
+		fm_wait(c.fd, FERMATA_EVENT_DONE);
+		jobs++;
+	} while (fm_sysfs_number(ring.c.slot, "throttled_interrupts") < off + 50);
+	off = fm_sysfs_number(ring.c.slot, "throttled_interrupts") - off;
+	TH_LOG("%llu jobs while the vector was switched off %llu times", (unsigned long long)jobs,
+	       (unsigned long long)off);
+	EXPECT_GE(jobs, 2 * off);
+	fm_ctx_close(&c);
+	fm_ctx_close(&ring.c);
 	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 

@@ -372,16 +372,7 @@ impl EventSink for Card {
                 (slot_state, state.slots[slot].completions)
             };
             let before = seen(&state);
-            // If the slot is vacant, or its status is polled by a timer, the interrupt came late or
-            // from another slot of a shared vector. That is not worth a read.
-            if let Some(SlotState::Running(_) | SlotState::Pausing(_)) = before.0 {
-                if self.has_relay() {
-                    is_useful |= self.look(&mut state, slot);
-                } else {
-                    // The one trapped read of a switch.
-                    self.poll(&mut state, slot);
-                }
-            }
+            is_useful |= self.look_if_busy(&mut state, slot);
             let after = seen(&state);
             is_useful |= after != before;
             // One interrupt reports one event, which may have been read before.
@@ -409,21 +400,48 @@ impl EventSink for Card {
             slots
         );
     }
+
+    fn poll_throttled(&self, vector: &Vector<Self>, throttled: SlotId) -> Option<Time> {
+        for slot in self.slots_in(vector.slots()) {
+            let mut state = self.state.lock();
+            let save_due = state.scheduler.save_due(slot);
+            if slot != throttled || save_due.is_some_and(|due| due <= now()) {
+                self.look_if_busy(&mut state, slot);
+            }
+        }
+        self.next_save(&self.state.lock(), vector)
+    }
 }
 
 impl Card {
-    /// Limits the rate of interrupts of `vector`, by which `slot` reported a completion. The vector
-    /// is not off while a job of its slots is being saved.
+    /// Looks what has happened on `slot`. Returns whether there was a record. If the slot is
+    /// vacant, or its status is polled by a timer, an interrupt came late or from another slot of a
+    /// shared vector. That is not worth a read.
+    fn look_if_busy(&self, state: &mut State, slot: SlotId) -> bool {
+        let Some(SlotState::Running(_) | SlotState::Pausing(_)) = state.scheduler.slot_state(slot)
+        else {
+            return false;
+        };
+        if self.has_relay() {
+            return self.look(state, slot);
+        }
+        // The one trapped read of a switch.
+        self.poll(state, slot);
+        false
+    }
+
+    /// Returns when the next job on the slots of `vector` is to be saved, `None` if none is.
+    fn next_save(&self, state: &State, vector: &Vector<Self>) -> Option<Time> {
+        self.slots_in(vector.slots())
+            .filter_map(|slot| state.scheduler.save_due(slot))
+            .min()
+    }
+
+    /// Limits the rate of interrupts of `vector`, by which `slot` reported a completion.
     fn limit_completions(&self, vector: &Vector<Self>, slot: SlotId) {
         let mut state = self.state.lock();
-        let vector_slots = self.slots_in(vector.slots());
-        let save_due = vector_slots
-            .filter_map(|slot| state.scheduler.save_due(slot))
-            .min();
-        if save_due.is_some_and(|due| due <= now()) {
-            return;
-        }
-        if vector.completed(self.limits.completion_interval, save_due) {
+        let save_due = self.next_save(&state, vector);
+        if vector.completed(slot, self.limits.completion_interval, save_due) {
             self.note_throttled(&mut state, slot);
         }
     }

@@ -212,13 +212,13 @@ impl Executor<'_> {
             self.card.bar.command(slot, command);
         }
         self.slots[slot].histograms.note_pause(late);
-        self.end_throttle(slot);
+        self.expect_save(slot);
     }
 
-    /// Switches the vector of `slot` on if it is throttled, for the interrupt at the end of a save.
-    fn end_throttle(&self, slot: SlotId) {
+    /// Makes the end of the save on `slot` known soon although its vector is throttled.
+    fn expect_save(&self, slot: SlotId) {
         if let Some(vector) = self.card.vector_of(slot) {
-            vector.end_throttle();
+            vector.expect_save();
         }
     }
 
@@ -231,7 +231,7 @@ impl Executor<'_> {
         };
         // A job that was told to stop later may have to stop at once.
         if stops_now {
-            self.end_throttle(slot);
+            self.expect_save(slot);
         }
     }
 
