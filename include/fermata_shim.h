@@ -9,6 +9,7 @@
 
 #include <linux/hrtimer.h>
 #include <linux/ktime.h>
+#include <linux/notifier.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 
@@ -37,12 +38,23 @@ struct fermata_vector {
 
 int fermata_request_irq(unsigned int irq, void *vector);
 
+/* BusWatch of rust/bus_watch.rs begins like this. */
+struct fermata_bus_watch {
+	struct notifier_block block;
+	void (*changed)(struct notifier_block *block);
+};
+
+void fermata_bus_watch_init(struct notifier_block *block);
+int fermata_bus_watch_start(struct notifier_block *block);
+void fermata_bus_watch_stop(struct notifier_block *block);
+
 void fermata_wait_queue_init(struct wait_queue_head *queue);
 void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work));
 void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);
 void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
 bool fermata_dma_is_translated(struct device *dev);
+unsigned int fermata_dma_neighbours(struct device *dev, int *group);
 bool fermata_dma_is_coherent(struct device *dev);
 void fermata_dma_cross_boundaries(struct device *dev);
 void fermata_dma_flush(struct device *dev);

@@ -161,11 +161,12 @@ impl Context {
         })
     }
 
-    /// Checks that the card cannot access all memory, or that the caller may let it. `EPERM`.
+    /// Checks that the card cannot access memory of others, or that the caller may let it. `EPERM`.
     /// Without a window check, only an IOMMU separates tenants from the host, and nothing separates
     /// tenants from each other.
     fn check_separation(&self) -> Result {
-        if self.card.identity.has_window() || self.card.translated {
+        let is_apart = self.card.translated && !self.card.has_neighbours();
+        if self.card.identity.has_window() || is_apart {
             return Ok(());
         }
         if !capability::may_touch_all_memory() {
@@ -230,6 +231,8 @@ impl Context {
     /// first mapping of the whole arena.
     pub(crate) fn create_arena(&self, length: u64, from: Source, base: Option<u64>) -> Result {
         let id = self.id()?;
+        self.card
+            .check_neighbours(self.card.may_reach_neighbours())?;
         self.check_arena(length, &from, base)?;
         if self.client.memory.lock().arena.is_some() {
             return Err(EEXIST);

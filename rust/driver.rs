@@ -182,11 +182,12 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     if let Some(vectors) = &vectors {
         request_irqs(&card.0, vectors, identity.slots)?;
     }
+    card.0.watch_neighbours()?;
     // What the PCI core has saved is the configuration from before the function was enabled.
     pci_save_state(pdev);
     // Last: from here on programs can open the card.
     let node = Node::new(device, &card.0, &OPERATIONS)?;
-    report(pdev, &identity);
+    report(pdev, &card.0, &identity);
     Ok(BoundCard {
         _node: node,
         card,
@@ -195,7 +196,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
 }
 
 /// Logs the features of a bound card.
-fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
+fn report(pdev: &pci::Device<Core<'_>>, card: &Card, identity: &Identity) {
     dev_info!(
         pdev,
         "{} slots, {}, {}{}\n",
@@ -212,4 +213,10 @@ fn report(pdev: &pci::Device<Core<'_>>, identity: &Identity) {
         },
         if identity.has_relay { ", relay" } else { "" }
     );
+    if !identity.has_window() && !card.translated {
+        dev_warn!(
+            pdev,
+            "no IOMMU translates (iommu=pt does not): engines reach all memory, so set-up takes CAP_SYS_RAWIO\n"
+        );
+    }
 }

@@ -11,6 +11,7 @@ mod adapter;
 mod argument;
 mod array;
 mod bar;
+mod bus_watch;
 mod c_object;
 mod capability;
 mod card;

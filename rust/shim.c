@@ -12,6 +12,8 @@
 #include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
+#include <linux/notifier.h>
+#include <linux/pci.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -108,6 +110,31 @@ int fermata_request_irq(unsigned int irq, void *vector)
 	return request_irq(irq, interrupted, IRQF_NO_THREAD, "fermata", vector);
 }
 
+/* The IOMMU layer, which was notified before, has put a new device into its group. */
+static int bus_changed(struct notifier_block *block, unsigned long action, void *device)
+{
+	if (action == BUS_NOTIFY_ADD_DEVICE || action == BUS_NOTIFY_REMOVED_DEVICE)
+		container_of(block, struct fermata_bus_watch, block)->changed(block);
+	return NOTIFY_DONE;
+}
+
+/* The block is the first member of a struct fermata_bus_watch. */
+void fermata_bus_watch_init(struct notifier_block *block)
+{
+	*block = (struct notifier_block) { .notifier_call = bus_changed };
+}
+
+int fermata_bus_watch_start(struct notifier_block *block)
+{
+	return bus_register_notifier(&pci_bus_type, block);
+}
+
+/* Waits for a notification that is being handled.  Does nothing if none was started. */
+void fermata_bus_watch_stop(struct notifier_block *block)
+{
+	bus_unregister_notifier(&pci_bus_type, block);
+}
+
 void fermata_wait_queue_init(struct wait_queue_head *queue)
 {
 	init_waitqueue_head(queue);
@@ -146,6 +173,32 @@ bool fermata_dma_is_translated(struct device *dev)
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
 	return domain && (domain->type & __IOMMU_DOMAIN_PAGING);
+}
+
+static int count_endpoint(struct device *dev, void *count)
+{
+	/* A bridge maps no memory, as in VFIO. */
+	if (!dev_is_pci(dev) || !pci_is_bridge(to_pci_dev(dev)))
+		++*(unsigned int *)count;
+	return 0;
+}
+
+/*
+ * Returns how many other devices share the IOMMU address space of @dev, and sets
+ * @group to the number of their group.  May sleep.
+ */
+unsigned int fermata_dma_neighbours(struct device *dev, int *group)
+{
+	struct iommu_group *shared = iommu_group_get(dev);
+	unsigned int count = 0;
+
+	if (!shared)
+		return 0;
+	iommu_group_for_each_dev(shared, &count, count_endpoint);
+	*group = iommu_group_id(shared);
+	iommu_group_put(shared);
+	/* A device that is being removed has left its group. */
+	return count ? count - 1 : 0;
 }
 
 bool fermata_dma_is_coherent(struct device *dev)

@@ -25,6 +25,9 @@ unsafe extern "C" {
     pub(crate) fn fermata_raw_spin_assert_held(lock: *mut bindings::raw_spinlock_t);
     pub(crate) fn fermata_timer_setup(timer: *mut bindings::hrtimer, mode: bindings::hrtimer_mode);
     pub(crate) fn fermata_request_irq(irq: c_uint, cookie: *mut c_void) -> c_int;
+    pub(crate) fn fermata_bus_watch_init(block: *mut bindings::notifier_block);
+    pub(crate) fn fermata_bus_watch_start(block: *mut bindings::notifier_block) -> c_int;
+    pub(crate) fn fermata_bus_watch_stop(block: *mut bindings::notifier_block);
     pub(crate) fn fermata_wait_queue_init(queue: *mut bindings::wait_queue_head);
     pub(crate) fn fermata_irq_work_init(
         work: *mut bindings::irq_work,
@@ -39,6 +42,7 @@ unsafe extern "C" {
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
 
     pub(crate) safe fn fermata_dma_is_translated(dev: &Device) -> bool;
+    pub(crate) safe fn fermata_dma_neighbours(dev: &Device, group: &mut c_int) -> c_uint;
     pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_cross_boundaries(dev: &Device);
     pub(crate) safe fn fermata_dma_flush(dev: &Device);

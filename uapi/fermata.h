@@ -267,8 +267,8 @@ struct fermata_config {
  * as many contexts as the module parameter max_contexts_group or FERMATA_IOC_GROUP_SET
  * allows, and the caller lacks CAP_SYS_RESOURCE.  EBUSY: the card has no DMA
  * window check, and a context of another user is set up.  EPERM: the card has no DMA window
- * check and is not behind an IOMMU: this takes CAP_SYS_RAWIO and a kernel without lockdown.
- * ENOMEM.
+ * check, and is not behind an IOMMU or not alone in its IOMMU group (other than bridges):
+ * this takes CAP_SYS_RAWIO and a kernel without lockdown.  ENOMEM.
  */
 struct fermata_setup {
 	__u32 size;
@@ -335,6 +335,7 @@ struct fermata_setup {
  * arena was allocated by the driver.  If the other arena is a program's own memory,
  * FERMATA_ARENA_FIXED_BASE is needed.
  *
+ * EPERM: as with FERMATA_IOC_START.
  * EEXIST: there is an arena already.  ENOMEM: there is not enough memory (without an
  * IOMMU: contiguous memory), in the machine or in the caller's memory
  * cgroup; more than RLIMIT_MEMLOCK allows; more than the module parameter
@@ -592,6 +593,8 @@ struct fermata_regs {
  * A job without an arena may touch no memory.  A card without
  * FERMATA_FEATURE_WINDOW cannot ensure this, so its jobs need an arena.
  *
+ * EPERM: the card has no DMA window check, and other devices have joined its IOMMU
+ * group: as with FERMATA_IOC_SETUP.  All jobs were held when the first one came.
  * EBUSY: the last job has not ended.  ENXIO: no SETUP, or no snapshot buffer.
  * EDESTADDRREQ: the arena has no device_base yet: map it, or give one; or the
  * card needs an arena.
@@ -638,7 +641,8 @@ struct fermata_preempt {
  * @reserved:		in: 0
  *
  * A job that is not held stays as it is.  ENOENT: no job, or it has ended.  EIO: no
- * slot that the context may use is in service any more; the job stays held.
+ * slot that the context may use is in service any more; the job stays held.  EPERM:
+ * as with FERMATA_IOC_START.
  */
 struct fermata_resume {
 	__u32 size;
@@ -837,7 +841,8 @@ struct fermata_hint {
  *
  * ENOENT: no job, or it has ended.  It may have ended before the doorbell came
  * because the last check of the queue has found FERMATA_QUEUE_OP_END.  EIO: no
- * slot that this context may use is in service any more.
+ * slot that this context may use is in service any more.  EPERM: as with
+ * FERMATA_IOC_START.
  */
 struct fermata_doorbell {
 	__u32 size;

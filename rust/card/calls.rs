@@ -78,7 +78,8 @@ impl Card {
 
     /// Starts a job, and returns the job's number. `check` is called under the card's lock with the
     /// slots that the context may use and whether its image has a window. It checks everything but
-    /// the scheduler's state. A start that is refused keeps the results of the last job.
+    /// the scheduler's state. A start that is refused keeps the results of the last job. `EPERM`:
+    /// other devices share the card's address space, see [`Card::check_neighbours`].
     pub(crate) fn start(
         &self,
         ctx: ContextId,
@@ -86,7 +87,9 @@ impl Card {
         check: impl FnOnce(u8, bool) -> Result,
     ) -> Result<u64> {
         let start = Event::Start { ctx, job };
+        let may_reach = self.may_reach_neighbours();
         let mut state = self.state.lock();
+        self.check_neighbours(may_reach)?;
         if let Err(refusal) = state.scheduler.check_start(ctx) {
             self.note_refusal(&mut state, start, refusal);
             return Err(refused(refusal));
@@ -159,14 +162,22 @@ impl Card {
         self.submit(Event::Preempt { ctx, hold })
     }
 
-    /// Rings the doorbell of a context: there is work in its queue.
+    /// Rings the doorbell of a context: there is work in its queue. `EPERM`: as with `start`.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
-        self.submit(Event::Ring { ctx })
+        let may_reach = self.may_reach_neighbours();
+        let mut state = self.state.lock();
+        self.check_neighbours(may_reach)?;
+        self.handle(&mut state, Event::Ring { ctx })
+            .map_err(refused)
     }
 
-    /// Resumes a held job.
+    /// Resumes a held job. `EPERM`: as with `start`.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        self.submit(Event::Resume { ctx })
+        let may_reach = self.may_reach_neighbours();
+        let mut state = self.state.lock();
+        self.check_neighbours(may_reach)?;
+        self.handle(&mut state, Event::Resume { ctx })
+            .map_err(refused)
     }
 
     /// Announces that the context will start a job at `at`; zero: takes the hint back.

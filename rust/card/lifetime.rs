@@ -32,6 +32,7 @@ impl Card {
     /// context is mapped for the card, and every call on an open file gives `ENODEV`. Process
     /// context, while the device is bound; called once.
     pub(crate) fn shut_down(&self) {
+        self.bus_watch.stop();
         self.presence.close();
         self.note(CardEvent::Removed);
         let clients = {

@@ -8,6 +8,7 @@ mod events;
 mod execute;
 mod groups;
 mod lifetime;
+mod neighbours;
 mod quiesce;
 mod record;
 mod registry;
@@ -19,6 +20,7 @@ pub(crate) use registry::Registry;
 
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
+    bus_watch::BusWatch,
     delayed_work::DelayedWork,
     delivery::Delivery,
     engine_id::EngineId,
@@ -82,6 +84,11 @@ pub(crate) struct Card {
     pci: ARef<pci::Device>,
     /// Its DMA addresses go through an IOMMU.
     pub(crate) translated: bool,
+    /// Other devices in its IOMMU group, if the card does not check windows.
+    neighbours: Atomic<u32>,
+    /// Updates `neighbours`.
+    #[pin]
+    bus_watch: BusWatch<Self>,
     bar: Bar,
     #[pin]
     presence: Presence,
@@ -162,6 +169,10 @@ impl Card {
                 device: device.into(),
                 pci: pdev.into(),
                 translated,
+                neighbours: Atomic::new(0),
+                // SAFETY: `OFFSET` is that of this field. `shut_down`, which is called before the
+                // card is dropped, stops the watch, and it is not started afterwards.
+                bus_watch <- unsafe { BusWatch::new() },
                 bar,
                 presence <- Presence::new(),
                 delivery <- Delivery::new(),

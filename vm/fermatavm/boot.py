@@ -81,7 +81,7 @@ class Card:
 
     def __init__(self, index, spec, out, run, program):
         options = dict(item.split("=", 1) for item in spec.split(",") if item)
-        self.port = options.pop("port", None)
+        self.port, self.function = options.pop("port", None), options.pop("function", None)
         profile = options.pop("profile", "irq")
         if profile == RETIRED:
             say(f"--card: the profile {RETIRED} is now called irq")
@@ -113,6 +113,8 @@ class Card:
     def device(self):
         """Return QEMU's options for the device."""
         device = vfio_user(self.socket) | {"id": f"card{self.index}"}
+        if self.function:
+            device |= {"addr": f"10.{self.function}", "multifunction": True}
         return device | ({"bus": f"port{self.index}"} if self.port else {})
 
     def qemu(self):
@@ -504,6 +506,7 @@ def parser():
         "--card", action="append", default=[], metavar="SPEC",
         help="plug a card; SPEC is profile=base|irq|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: irq,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
+        " function=N to make it a function of one device, whose functions share an IOMMU group,"
         " ats=1 for the capability of address translation services, imports=1 to accept states that the card has not saved,"
         " program=PATH for another server. May be given several times",
     )  # fmt: skip

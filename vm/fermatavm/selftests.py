@@ -28,6 +28,7 @@ SEPARATE = {
     "hangs": "selftests/harness",
     "hotplug": "vm/checks-all",
     "kexec": "vm/checks-all",
+    "neighbours": "vm/checks-all",
     "reset": "vm/checks-all",
     "riscv": "vm/checks",
 }

@@ -225,9 +225,10 @@ fn of_setup(error: Error) -> Option<Explanation> {
                  card",
         ),
         Error::NotPermitted => (
-            "the card has neither a DMA window check nor an IOMMU before it",
-            "boot with an IOMMU, or run fermatactl as root of the host, on a kernel that is not \
-                 locked down: set-up takes CAP_SYS_RAWIO",
+            "the card has no DMA window check, and no IOMMU of its own before it",
+            "boot with an IOMMU, and without iommu=pt; if `fermatactl info` shows neighbours in the \
+                 card's IOMMU group, put the card into another place; or run fermatactl as root of the \
+                 host, on a kernel that is not locked down: set-up takes CAP_SYS_RAWIO",
         ),
         _ => return None,
     })

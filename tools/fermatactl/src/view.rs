@@ -10,7 +10,8 @@ use crate::trouble::Result;
 use crate::why;
 use fermata::{uapi, EngineId, State};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// A card.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +21,8 @@ pub(crate) struct CardView {
     pub(crate) device: PathBuf,
     pub(crate) interface_version: u32,
     pub(crate) features: Vec<&'static str>,
+    /// Null without an IOMMU or sysfs.
+    pub(crate) iommu_group: Option<IommuGroup>,
     /// Null for a policy of a later driver, and without sysfs.
     pub(crate) policy: Option<&'static str>,
     /// The starvation boost interval; 0: none. Null without sysfs.
@@ -98,6 +101,45 @@ pub(crate) struct ContextView {
     pub(crate) waits_because: Option<String>,
 }
 
+/// The IOMMU group of a card: the devices that share its address space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct IommuGroup {
+    number: u32,
+    /// Addresses of the other devices, such as `0000:00:05.1`, sorted.
+    neighbours: Vec<String>,
+}
+
+impl IommuGroup {
+    fn of_card(number: u32) -> Option<Self> {
+        Self::of_device(Path::new(&format!(
+            "/sys/class/fermata/fermata{number}/device"
+        )))
+    }
+
+    fn of_device(device: &Path) -> Option<Self> {
+        let group = fs::canonicalize(device.join("iommu_group")).ok()?;
+        let number = group.file_name()?.to_str()?.parse().ok()?;
+        let own = fs::canonicalize(device).ok()?;
+        let names = fs::read_dir(group.join("devices")).ok()?.flatten();
+        let mut neighbours: Vec<_> = names
+            .map(|entry| entry.file_name())
+            .filter(|name| Some(name.as_os_str()) != own.file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        neighbours.sort();
+        Some(Self { number, neighbours })
+    }
+}
+
+impl std::fmt::Display for IommuGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.neighbours.is_empty() {
+            true => write!(f, "{}", self.number),
+            false => write!(f, "{}, with {}", self.number, self.neighbours.join(", ")),
+        }
+    }
+}
+
 impl CardView {
     /// Reads the present state of the cards of these names; without a name, of the cards that are
     /// not gone and that the caller may open.
@@ -137,6 +179,7 @@ impl CardView {
             device: card.device().into(),
             interface_version: info.uapi_version,
             features: names_of_bits(info.features, &FEATURES),
+            iommu_group: card.number().and_then(IommuGroup::of_card),
             policy: policy.map(fermata::Policy::name),
             boost_ns: boost.map(|boost| boost.as_nanos() as u64),
             max_contexts: info.max_contexts,

@@ -238,6 +238,7 @@ mod tests {
             device: "/dev/fermata3".into(),
             interface_version: 2,
             features: vec![],
+            iommu_group: None,
             policy: None,
             boost_ns: None,
             max_contexts: 9,

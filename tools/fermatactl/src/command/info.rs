@@ -87,6 +87,12 @@ fn about_card(card: &CardView) -> String {
     text += &lines(&[
         ("interface", card.interface_version.to_string()),
         ("features", words(&card.features)),
+        (
+            "IOMMU group",
+            card.iommu_group
+                .as_ref()
+                .map_or_else(|| "none".into(), ToString::to_string),
+        ),
         ("policy", card.policy.unwrap_or("unknown").into()),
         ("starvation boost", boost),
         (

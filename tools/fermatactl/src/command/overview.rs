@@ -259,6 +259,7 @@ mod tests {
             device: "/dev/fermata0".into(),
             interface_version: 2,
             features: vec![],
+            iommu_group: None,
             policy: Some("fair"),
             boost_ns: None,
             max_contexts: 4096,

@@ -499,6 +499,7 @@ fn sample(at: Instant, indices: &[usize]) -> Sample {
             device: PathBuf::new(),
             interface_version: 0,
             features: vec![],
+            iommu_group: None,
             policy: None,
             boost_ns: None,
             max_contexts: 0,
