@@ -21,6 +21,9 @@ static_assert!(sched::MAX_SLOTS == regs::MAX_SLOTS);
 pub(crate) struct Identity {
     /// Number of slots, 1 to 8.
     pub(crate) slots: u8,
+    /// An Optimus card, of the base profile. An irq card without interrupts is none, although its
+    /// slots are used by the same protocol.
+    pub(crate) is_base: bool,
     /// Zero on a base card.
     pub(crate) features: regs::FEATURES,
     /// The card has a relay that this driver knows.
@@ -163,7 +166,8 @@ impl Bar {
     /// `ENODEV`: the device is neither a fermata nor an Optimus card.
     pub(crate) fn identify(&self) -> Result<Identity> {
         with_registers!(self, |io| {
-            let features = if io.try_read(regs::MAGIC)?.into_raw() == regs::FERMATA_MAGIC {
+            let is_base = io.try_read(regs::MAGIC)?.into_raw() != regs::FERMATA_MAGIC;
+            let features = if !is_base {
                 if io.try_read(regs::VERSION)?.into_raw() != regs::FERMATA_VERSION {
                     return Err(ENODEV);
                 }
@@ -179,6 +183,7 @@ impl Bar {
             match u8::try_from(io.try_read(regs::SLOT_COUNT)?.into_raw()) {
                 Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => Ok(Identity {
                     slots,
+                    is_base,
                     features,
                     has_relay: features.relay() && knows_relay(io.try_read(regs::RELAY_CAPS)?),
                 }),
@@ -291,20 +296,21 @@ impl Bar {
     }
 
     /// Writes the registers of the window of `slot` whose values differ from those of `was`
-    /// (`None`: not known). `checked`: the card checks the window, so its bounds are written, too.
+    /// (`None`: not known), in the form of `card`: the bounds only if the card checks them.
     pub(crate) fn set_window(
         &self,
         slot: SlotId,
         was: Option<Window>,
         window: &Window,
-        checked: bool,
+        card: &Identity,
     ) {
+        let checked = card.has_window();
         let changes = |part: fn(&Window) -> u64| was.as_ref().map(part) != Some(part(window));
         let _ = with_registers!(self, |io| {
             if changes(Window::offset) {
                 io.try_write(
                     of_slot!(DMA_OFFSET, slot),
-                    regs::DMA_OFFSET::from_raw(window.offset()),
+                    regs::DMA_OFFSET::of(window.offset(), card.is_base),
                 )?;
             }
             if checked && changes(|window| window.device_base) {

@@ -163,7 +163,7 @@ impl ShadowRegs {
 
     /// Moves the window of `slot`; `card` says whether the card checks the window.
     fn move_window(&mut self, bar: &Bar, slot: SlotId, window: Window, card: &Identity) {
-        bar.set_window(slot, self.window, &window, card.has_window());
+        bar.set_window(slot, self.window, &window, card);
         self.window = Some(window);
     }
 

@@ -65,7 +65,8 @@ register! {
         63:0 value;
     }
 
-    /// O: added to each device address that the slot's engine issues, modulo 2^64.
+    /// Added to each device address that the slot's engine issues, modulo 2^48. O: in lines of 64
+    /// bytes. F: in bytes.
     pub(crate) DMA_OFFSET(u64)[8] @ 0x030 {
         63:0 value;
     }
@@ -236,6 +237,16 @@ impl TRANSACTION_CTL {
     pub(crate) fn command(command: Command) -> Self {
         // CAST: the enum is `repr(u64)`, and its discriminants are the register's values.
         Self::from_raw(command as u64)
+    }
+}
+
+impl DMA_OFFSET {
+    /// Returns the value for an offset of `bytes`, which may be negative. `in_lines`: the card
+    /// counts lines of 64 bytes, of which every offset is a multiple.
+    pub(crate) fn of(bytes: u64, in_lines: bool) -> Self {
+        // CAST: an arithmetic shift keeps the sign.
+        let lines = (bytes as i64 >> 6) as u64;
+        Self::from_raw(if in_lines { lines } else { bytes })
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     switch_off(bar, identity);
     for slot in slot_ids(identity.slots) {
         if identity.has_window() {
-            bar.set_window(slot, None, &Default::default(), true);
+            bar.set_window(slot, None, &Default::default(), identity);
         }
         AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
     }

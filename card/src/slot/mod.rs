@@ -12,6 +12,7 @@ mod worker;
 
 use crate::card::Host;
 use crate::config::{Profile, SlotConfig};
+use crate::dma::LINE;
 use crate::engine::{AppRegs, EngineKind, EngineMaker, Reach};
 use crate::event::{us, IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
@@ -142,7 +143,7 @@ impl Slot {
             self.engine.afu_id()
         };
         match reg {
-            SlotReg::DmaOffset => self.window.offset(),
+            SlotReg::DmaOffset => self.offset_register(),
             SlotReg::WindowBase => self.window.base(),
             SlotReg::WindowSize => self.window.size(),
             SlotReg::FaultInfo | SlotReg::FaultAddr | SlotReg::Events
@@ -166,6 +167,19 @@ impl Slot {
             SlotReg::App(TAG) => state.written.get(TAG),
             SlotReg::App(offset) => state.reads.get(offset),
         }
+    }
+
+    /// Returns by how much the value of `DMA_OFFSET` is shifted to the left: base counts lines.
+    fn offset_shift(&self) -> u32 {
+        if self.is_base() {
+            LINE.trailing_zeros()
+        } else {
+            0
+        }
+    }
+
+    fn offset_register(&self) -> u64 {
+        (self.window.offset() as i64 >> self.offset_shift()) as u64
     }
 
     fn capabilities(&self, state: &State) -> u64 {
@@ -211,7 +225,7 @@ impl Slot {
         match reg {
             SlotReg::Order => self.order(&mut state, Order(val), t),
             SlotReg::Relay => Self::switch_relay(&mut state, val),
-            SlotReg::DmaOffset => self.window.set_offset(val),
+            SlotReg::DmaOffset => self.window.set_offset(val << self.offset_shift()),
             SlotReg::WindowBase => self.window.set_base(val),
             SlotReg::WindowSize => self.window.set_size(val),
             SlotReg::FaultInfo => (state.fault_info, state.fault_addr) = (0, 0),

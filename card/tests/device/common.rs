@@ -53,6 +53,7 @@ pub struct Rig {
     pub client: Client,
     pub ram: File,
     pub irqs: Vec<OwnedFd>,
+    profile: Profile,
     device: Device,
 }
 
@@ -162,6 +163,7 @@ impl Rig {
             client,
             ram,
             irqs: vec![],
+            profile: options.profile,
             device,
         };
         rig.plug(match options.profile {
@@ -253,8 +255,11 @@ impl Rig {
         self.sr(slot, CTL) & STATE
     }
 
-    pub fn offset(&mut self, slot: u64, val: u64) {
-        self.w(0x30 + 8 * slot, val);
+    /// Sets the offset, in bytes.
+    pub fn offset(&mut self, slot: u64, bytes: u64) {
+        let lines = (bytes as i64 >> 6) as u64;
+        let base = self.profile == Profile::Base;
+        self.w(0x30 + 8 * slot, if base { lines } else { bytes });
     }
 
     pub fn window(&mut self, slot: u64, base: u64, size: u64) {

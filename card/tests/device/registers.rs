@@ -349,6 +349,27 @@ fn dma_offset_is_added_and_cut() {
     }
 }
 
+/// As in Optimus's RTL: a job that adds bytes would work on other memory.
+#[test]
+fn base_dma_offset_counts_lines() {
+    let mut rig = base();
+    for (lines, bytes) in [(0x40, 0x1000), (0u64.wrapping_sub(0x40), -0x1000i64 as u64)] {
+        rig.w(0x38, lines);
+        assert_eq!(rig.r(0x38), lines);
+        assert_eq!(rig.table("state slot=1")["dma_offset"], bytes);
+    }
+    rig.w(0x38, 0x40);
+    for (off, val) in [(0x30, BUF), (0x38, 64), (0x40, 1), (0x58, 1)] {
+        rig.sw(1, off, val);
+    }
+    rig.sw(1, CTL, START_NEW);
+    assert_eq!(rig.wait_rest(1), FINISH);
+    rig.reset_and_settle(1);
+    rig.status(1);
+    assert_eq!(rig.get64(BUF + 0x1000), splitmix64(0));
+    rig.clean();
+}
+
 #[test]
 fn the_window_is_checked() {
     let mut rig = irq();

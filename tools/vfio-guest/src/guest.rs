@@ -241,7 +241,11 @@ impl Guest {
     /// Sets the window of a slot.
     pub(crate) fn window(&mut self, slot: u64, base: u64, iova: u64, size: u64) -> Result<()> {
         let of_slot = 8 * slot;
-        self.write(0x30 + of_slot, iova.wrapping_sub(base))?;
+        let offset = iova.wrapping_sub(base);
+        // A base card counts lines.
+        let lines = (offset as i64 >> 6) as u64;
+        let value = if self.is_base() { lines } else { offset };
+        self.write(0x30 + of_slot, value)?;
         self.write(0x180 + of_slot, base)?;
         self.write(0x1c0 + of_slot, size)
     }
