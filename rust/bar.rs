@@ -281,6 +281,14 @@ impl Bar {
             .try_write(of_slot!(ORDER, slot), regs::ORDER::of(order)));
     }
 
+    /// Reads which slots are held in reset, which pushes earlier writes to the card. `None`: the card
+    /// is gone.
+    pub(crate) fn held_in_reset(&self) -> Option<u64> {
+        with_registers!(self, |io| Ok(io.try_read(regs::RESET)?.into_raw()))
+            .ok()
+            .filter(|&slots| slots != u64::MAX)
+    }
+
     /// Holds the slots of `mask` in reset, and releases all others.
     pub(crate) fn reset(&self, mask: u8) {
         let _ = with_registers!(self, |io| io

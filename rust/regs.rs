@@ -53,8 +53,8 @@ register! {
         63:0 value;
     }
 
-    /// O: bit i holds slot i in reset. F: the first status read after a reset returns when the
-    /// slot's last DMA is complete.
+    /// O: bit i holds slot i in reset. On base, such a slot answers no read, and ignores writes. F:
+    /// the first status read after a reset returns when the slot's last DMA is complete.
     pub(crate) RESET(u64) @ 0x018 {
         /// One bit for each slot.
         7:0 slots;

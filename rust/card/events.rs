@@ -237,7 +237,7 @@ impl Card {
     /// have been loaded, reads that can wait are left to the timers of their slots.
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
-            let status = Status::from_raw(self.bar.status(slot));
+            let status = self.status_of(state, slot);
             // The read has pushed records to memory.
             if status.is_gone() || !self.take_records(state, slot, &mut outbox) {
                 // Events of the card are never refused.
@@ -247,6 +247,17 @@ impl Card {
         for slot in self.slots_in(outbox.reads) {
             self.read_at(state, slot, now());
         }
+    }
+
+    /// Reads the status of `slot`. A slot of a base card that is held in reset answers no read, and
+    /// is idle by definition: a read of the manager pushes the reset instead.
+    fn status_of(&self, state: &State, slot: SlotId) -> Status {
+        let is_held = state.slots.in_reset & slot.bit() != 0;
+        if !(self.identity.is_base && is_held) {
+            return Status::from_raw(self.bar.status(slot));
+        }
+        let idle = self.bar.held_in_reset().map(|_| Status::from_raw(0));
+        idle.unwrap_or(Status::ALL_ONES)
     }
 
     /// Leaves the next status read of `slot` to its timer, at `at`.

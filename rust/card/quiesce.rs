@@ -19,13 +19,15 @@ pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     settle(bar, identity, limits);
     // An earlier driver may have left the relay on: then no other register could be written.
     switch_off(bar, identity);
-    for slot in slot_ids(identity.slots) {
-        if identity.has_window() {
-            bar.set_window(slot, None, &Default::default(), identity);
-        }
-        AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
+    if identity.has_window() {
+        slot_ids(identity.slots)
+            .for_each(|slot| bar.set_window(slot, None, &Default::default(), identity));
     }
     bar.reset(0);
+    // A slot of a base card ignores what is written while it is held in reset.
+    for slot in slot_ids(identity.slots) {
+        AppRegister::all().for_each(|register| bar.write_application(slot, register.offset(), 0));
+    }
 }
 
 /// Lets the slots of a card obey orders, after `quiesce`. `ENODEV`: a slot does not.
@@ -60,17 +62,24 @@ pub(super) fn switch_off(bar: &Bar, identity: &Identity) {
 
 /// Waits until no DMA of slots that are held in reset can arrive any more.
 pub(super) fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
-    let read_each = || {
-        for slot in slot_ids(identity.slots) {
-            let _ = bar.status(slot);
-        }
-    };
     // On a card that is quiescent the read itself waits for the last DMA; on others it only pushes
     // the reset.
-    read_each();
+    flush(bar, identity);
     if !identity.is_quiescent() {
         kernel::time::delay::fsleep(kernel::time::Delta::from_nanos(limits.settle.as_ns() as i64));
         // What has left an engine by now may still be on its way: a read returns after it.
-        read_each();
+        flush(bar, identity);
+    }
+}
+
+/// Reads a register of each slot, or of the manager of a base card, whose slots answer no read while
+/// they are held in reset.
+fn flush(bar: &Bar, identity: &Identity) {
+    if identity.is_base {
+        let _ = bar.held_in_reset();
+        return;
+    }
+    for slot in slot_ids(identity.slots) {
+        let _ = bar.status(slot);
     }
 }

@@ -3,10 +3,10 @@
 //! Resetting a slot, and what happens to a slot of a card that loses its state.
 //!
 //! irq and relay: hold, read the status (this read is the flush: it returns after the last DMA), IDLE,
-//! release. Needed only when a job is stopped by force. Base: hold, read the status (this read
-//! pushes the reset to the card), settle, release, read the status, IDLE. Needed after every job,
-//! because PAUSED and FINISH come before the last DMA, and because a stale status must not be taken
-//! for the status of the next job.
+//! release. Needed only when a job is stopped by force. Base: hold, read the status (the driver
+//! pushes the reset to the card by another read, and reports IDLE, since the slot answers none),
+//! settle, release, read the status, IDLE. Needed after every job, because PAUSED and FINISH come
+//! before the last DMA, and because a stale status must not be taken for the status of the next job.
 
 use super::event::Cx;
 use super::run::Run;
