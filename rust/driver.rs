@@ -49,8 +49,8 @@ impl pci::Driver for Driver {
     type Data<'bound> = BoundCard<'bound>;
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
-    /// Binds a card. `ENODEV`: the device is not a card, or the driver cannot work on this machine;
-    /// nothing was written to the device.
+    /// Binds a card. `ENODEV`: the device is not a card, or the driver cannot work on this machine,
+    /// and nothing was written to the device; or a slot of the card does not answer.
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         _id_info: compat::IdInfo<'bound>,
@@ -161,7 +161,12 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     let device: &Device<Bound> = pdev.as_ref();
     let region = pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?;
     let bar = Bar::new(region.into_devres()?);
-    let identity = bar.identify()?;
+    let identity = bar.identify().inspect_err(|_| {
+        dev_err!(
+            pdev,
+            "not an Optimus or fermata card of a known version with 1 to 8 slots\n"
+        );
+    })?;
     // Cards cut DMA addresses to 48 bits.
     // SAFETY: Memory is allocated or mapped for the device by `Card::new` at the earliest.
     unsafe {

@@ -268,6 +268,21 @@ FM_TEST(card, defect_05_registers_cleared_by_a_reset)
 	EXPECT_GT(20, writes[1]);
 }
 
+/* The kernel says nothing of a probe that fails with ENODEV. */
+FM_TEST(card, failing_probe_says_why)
+{
+	int slot = fm_slot_of(FM_LIST);
+
+	ASSERT_NE(NULL, fm_pci());
+	ASSERT_EQ(0, fm_unbind());
+	card_fault(slot, "no_engine=1");
+	fm_log_clear();
+	EXPECT_EQ(-ENODEV, fm_bind());
+	EXPECT_TRUE(fm_log_has("has no engine, or does not answer"));
+	card_fault(slot, "clear");
+	ASSERT_EQ(0, fm_bind());
+}
+
 #define MAPPER	"fm-mapper"
 
 /* Maps the arena on the first word of the parent, and tries an access on the second. */

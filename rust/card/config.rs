@@ -119,6 +119,7 @@ pub(super) fn new_relay(
 
 /// Returns what the scheduler has to know about the card. `ENODEV`: the card is gone.
 pub(super) fn card_config(
+    device: &Device<Bound>,
     bar: &Bar,
     identity: &Identity,
     slots: &[SlotIdentity],
@@ -129,6 +130,7 @@ pub(super) fn card_config(
         let slot = &slots[id.index()];
         let status = Status::from_raw(bar.status(id));
         if status.is_gone() {
+            dev_err!(device, "the card does not answer any more\n");
             return Err(ENODEV);
         }
         config.slots[id.index()] = Some(SlotConfig {

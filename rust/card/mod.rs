@@ -129,9 +129,32 @@ fn slot_ids(count: u8) -> impl Iterator<Item = SlotId> {
     (0..count).filter_map(SlotId::new)
 }
 
+/// Reads the identities of the slots, which must be out of reset. `ENODEV`: a slot has no engine, or
+/// does not answer.
+// Not part of its caller's frame, which is large.
+#[inline(never)]
+fn identify_slots(
+    device: &Device<Bound>,
+    bar: &Bar,
+    identity: &Identity,
+    slots: &mut [SlotIdentity; MAX_SLOTS],
+) -> Result {
+    for (slot, id) in slots.iter_mut().zip(slot_ids(identity.slots)) {
+        *slot = bar.identify_slot(id, identity).inspect_err(|_| {
+            dev_err!(
+                device,
+                "slot {} has no engine, or does not answer\n",
+                id.index()
+            );
+        })?;
+    }
+    Ok(())
+}
+
 impl Card {
     /// Makes the card behind `bar`, which answered `identity`. All slots are reset and their
-    /// windows closed, and only then may the card do DMA. May sleep.
+    /// windows closed, and only then may the card do DMA. May sleep. `ENODEV`: a slot has no
+    /// engine, or the card does not answer; the log says which.
     ///
     /// # Safety
     ///
@@ -142,13 +165,12 @@ impl Card {
         identity: Identity,
         limits: Limits,
     ) -> Result<Arc<Self>> {
-        let mut slots = [SlotIdentity::default(); MAX_SLOTS];
-        for (slot, id) in slots.iter_mut().zip(slot_ids(identity.slots)) {
-            *slot = bar.identify_slot(id, &identity)?;
-        }
-        quiesce(&bar, &identity, &limits);
-        pdev.set_master();
         let device: &Device<Bound> = pdev.as_ref();
+        // An earlier driver has left the slots in reset, where those of a base card do not answer.
+        quiesce(&bar, &identity, &limits);
+        let mut slots = [SlotIdentity::default(); MAX_SLOTS];
+        identify_slots(device, &bar, &identity, &mut slots)?;
+        pdev.set_master();
         let translated = crate::dma_memory::is_translated(device);
         let relay = new_relay(device, translated, &identity, &limits);
         let limits = Limits {
@@ -156,9 +178,10 @@ impl Card {
             ..limits
         };
         if let Some(relay) = &relay {
-            switch_on(&bar, &identity, relay)?;
+            switch_on(&bar, &identity, relay)
+                .inspect_err(|_| dev_err!(device, "the card does not take orders\n"))?;
         }
-        let config = card_config(&bar, &identity, &slots, &limits)?;
+        let config = card_config(device, &bar, &identity, &slots, &limits)?;
         let state = new_state(&config, &limits, relay)?;
         let card = Arc::pin_init(
             try_pin_init!(Self {

@@ -14,6 +14,8 @@ use kernel::prelude::*;
 
 /// Stops all engines, closes all windows and clears all application registers, whose contents are
 /// unknown. No context is on a slot.
+// Not part of its caller's frame, which is large.
+#[inline(never)]
 pub(super) fn quiesce(bar: &Bar, identity: &Identity, limits: &Limits) {
     bar.reset(u8::MAX);
     settle(bar, identity, limits);

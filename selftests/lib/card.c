@@ -7,6 +7,7 @@
  */
 #include <poll.h>
 #include <stdarg.h>
+#include <sys/klog.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -374,6 +375,21 @@ int fm_unbind(void)
 	if (!rc)
 		fm_agent_all_gone();
 	return rc;
+}
+
+/* The kernel's log from here on. */
+void fm_log_clear(void)
+{
+	klogctl(5, NULL, 0);
+}
+
+bool fm_log_has(const char *text)
+{
+	static char log[1 << 20];
+	int n = klogctl(3, log, sizeof(log) - 1);
+
+	log[n < 0 ? 0 : n] = 0;
+	return strstr(log, text);
 }
 
 /* Returns when the device node exists. */

@@ -129,6 +129,8 @@ bool fm_reset_by(const char *method);
 int fm_reset(void);
 int fm_unbind(void);
 int fm_bind(void);
+void fm_log_clear(void);
+bool fm_log_has(const char *text);
 /* The enable count of the PCI function, or a negative errno. */
 int fm_pci_enabled(void);
 /*
