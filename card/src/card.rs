@@ -12,7 +12,7 @@ use crate::log::Recorder;
 use crate::misbehave::FaultCommand;
 use crate::pci::{ConfigSpace, ConfigWrite, Irqs, CONFIG_SIZE};
 use crate::regs::{
-    Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID_H, MANAGER_ID_L,
+    self, Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID_H, MANAGER_ID_L,
     VERSION,
 };
 use crate::relay::{self, Clock, Tables};
@@ -176,9 +176,7 @@ impl Card {
             Some(Reg::Msix) => 0,
             Some(Reg::Slot(slot, reg)) if data.len() == 8 => self.slots[slot].read(reg, off),
             reg => {
-                let val = reg
-                    .filter(|_| data.len() == 8)
-                    .map_or(0, |r| self.manager_value(r));
+                let val = self.common_value(reg.filter(|_| data.len() == 8), off);
                 self.recorder().record(What::Read {
                     off,
                     len: data.len() as u64,
@@ -190,6 +188,15 @@ impl Card {
         data.fill(0);
         let n = data.len().min(8);
         data[..n].copy_from_slice(&val.to_le_bytes()[..n]);
+    }
+
+    /// Returns what a read of `reg` at `off` gives, which is no register of one slot.
+    fn common_value(&self, reg: Option<Reg>, off: u64) -> u64 {
+        let slot = regs::slot_of_page(off).and_then(|slot| self.slots.get(slot));
+        match reg {
+            Some(Reg::Dfh) if slot.is_some_and(|slot| !slot.answers()) => u64::MAX,
+            reg => reg.map_or(0, |reg| self.manager_value(reg)),
+        }
     }
 
     fn manager_value(&self, reg: Reg) -> u64 {

@@ -8,7 +8,7 @@ mod snapshots;
 use crate::config::{CardConfig, Profile, Settings};
 use crate::dma::LINE;
 use crate::event::{Event, IrqFate, PauseFate, Phase, Range, SavePart, Unit, What};
-use crate::regs::{ctl, Reg, SlotReg, TAG};
+use crate::regs::{ctl, slot_of_page, Reg, SlotReg, TAG};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -36,6 +36,7 @@ pub enum Kind {
     Canary,
     UnmappedDma,
     BadAccess,
+    UnansweredRead,
     WriteRunning,
     MasterBusy,
     UnaskedPause,
@@ -356,10 +357,19 @@ impl Checker {
     }
 
     fn read(&mut self, off: u64, len: u64) {
+        if let Some(slot) = slot_of_page(off).filter(|&slot| self.is_deaf(slot)) {
+            let text = format!("slot {slot}: a read at {off:#x} in reset");
+            self.violate(Kind::UnansweredRead, text);
+        }
         if let Some(Reg::Slot(slot, SlotReg::Ctl)) = self.decode(off, len, false) {
             self.slots[slot].unflushed = false;
             self.status_read(slot);
         }
+    }
+
+    /// Returns whether a slot answers no read and ignores writes, because it is held in reset.
+    fn is_deaf(&self, slot: usize) -> bool {
+        self.base() && self.slots.get(slot).is_some_and(|view| view.in_reset)
     }
 
     fn write(&mut self, t: u64, off: u64, len: u64, val: u64) {
@@ -376,6 +386,7 @@ impl Checker {
             return;
         };
         match reg {
+            SlotReg::SnapshotAddr | SlotReg::App(_) if self.is_deaf(slot) => {}
             SlotReg::Ctl if !self.commands(slot).contains(&val) => {
                 self.violate(
                     Kind::BadAccess,

@@ -144,6 +144,11 @@ pub enum SlotReg {
     App(u16),
 }
 
+/// Returns the slot in whose page `offset` is; `None`: in the manager's.
+pub fn slot_of_page(offset: u64) -> Option<usize> {
+    (offset >> 12).checked_sub(1).map(|slot| slot as usize)
+}
+
 impl SlotReg {
     /// Returns whether orders load this register when RELAY is on, and writes of the driver are
     /// ignored.
@@ -170,8 +175,8 @@ impl Reg {
         if offset % 8 != 0 || offset >= BAR_SIZE {
             return None;
         }
-        let (page, offset) = (offset >> 12, offset & 0xfff);
-        match (page as usize).checked_sub(1) {
+        let (page, offset) = (slot_of_page(offset), offset & 0xfff);
+        match page {
             None => Self::in_manager_page(offset, profile, slots),
             Some(slot) if slot < slots => Some(Self::in_slot_page(slot, offset as u16)?),
             Some(_) => None,

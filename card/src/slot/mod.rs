@@ -17,8 +17,8 @@ use crate::engine::{AppRegs, EngineKind, EngineMaker, Reach};
 use crate::event::{us, IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
-    ctl, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE, CAP_RESET_BEFORE_RESUME,
-    CAP_RESET_CLEARS, IOVA_BITS, TAG,
+    ctl, slot_of_page, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE,
+    CAP_RESET_BEFORE_RESUME, CAP_RESET_CLEARS, IOVA_BITS, TAG,
 };
 use crate::relay::Order;
 use bus::{Deadline, Window};
@@ -126,6 +126,7 @@ impl Slot {
         let t = crate::event::now_ns();
         state = self.complete_due(state, t);
         let late = match reg {
+            _ if slot_of_page(off).is_some() && self.is_deaf(&state) => Some(u64::MAX),
             SlotReg::Ctl => state.take_late(t),
             _ => None,
         };
@@ -220,6 +221,9 @@ impl Slot {
             .record_at(t, What::Write { off, len: 8, val });
         state = self.complete_due(state, t);
         if state.relay.on && reg.is_loaded_by_orders() {
+            return;
+        }
+        if self.is_deaf(&state) && matches!(reg, SlotReg::App(_) | SlotReg::SnapshotAddr) {
             return;
         }
         match reg {
@@ -664,9 +668,21 @@ impl Slot {
         )
     }
 
-    /// Returns whether RESET holds the slot.
+    /// Returns whether RESET holds the slot. A read of the register flushes DMA as one of the slot
+    /// does.
     pub fn in_reset(&self) -> bool {
-        self.lock().in_reset
+        let state = self.lock();
+        self.complete_due(state, crate::event::now_ns()).in_reset
+    }
+
+    /// Returns whether the page of the slot can be read.
+    pub fn answers(&self) -> bool {
+        !self.is_deaf(&self.lock())
+    }
+
+    /// Returns whether the engine answers no read and ignores writes: on base, in reset.
+    fn is_deaf(&self, state: &State) -> bool {
+        self.is_base() && state.in_reset && !state.misbehaviour.reset_fails
     }
 
     /// Returns when no step of the slot is under way.

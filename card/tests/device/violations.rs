@@ -464,6 +464,18 @@ fn bad_access() {
 }
 
 #[test]
+fn unanswered_read() {
+    planted_on(Profile::Base, Kind::UnansweredRead, 1, |rig| {
+        rig.w(0x18, 2);
+        rig.r(0x18);
+        rig.status(0);
+        rig.status(1);
+        rig.w(0x18, 0);
+        rig.status(1);
+    });
+}
+
+#[test]
 fn write_running() {
     planted(Kind::WriteRunning, 1, |rig| {
         start(rig, A);
