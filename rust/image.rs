@@ -74,6 +74,11 @@ impl RegisterSet {
         is_new
     }
 
+    fn contains(&self, register: AppRegister) -> bool {
+        let index = register.index();
+        self.0[index / 64] & 1 << (index % 64) != 0
+    }
+
     /// Returns the number of registers in the set.
     fn count(&self) -> u32 {
         // Counting bits is slow without an instruction for it, and most words are zero.
@@ -280,6 +285,12 @@ impl Image {
             .find(|result| result.register == register)
             .and_then(|result| result.value)
             .ok_or(EAGAIN)
+    }
+
+    /// Returns whether the context has written `register`, or declared it as a result.
+    pub(crate) fn names(&self, register: AppRegister) -> bool {
+        let mut declared = self.results.iter().flatten();
+        self.written.set.contains(register) || declared.any(|result| result.register == register)
     }
 
     /// Declares the result registers, in place of those that were declared before.

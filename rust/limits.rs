@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     pub(crate) completion_interval: Duration,
     /// How long DMA may still arrive after a reset of a base card.
     pub(crate) settle: Duration,
+    /// Programs may read registers of base cards that they have not named.
+    pub(crate) base_read_any: bool,
     /// Cards with a relay switch by themselves.
     pub(crate) relay: bool,
 }
@@ -78,6 +80,7 @@ impl Limits {
                     .into(),
             ),
             settle: Duration::from_us(parameter!(base_settle_us).min(SETTLE_MAX_US).into()),
+            base_read_any: parameter!(base_read_any) != 0,
             relay: parameter!(relay) != 0,
         })
     }

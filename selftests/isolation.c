@@ -270,9 +270,19 @@ static const char *look_around(enum fm_engine engine, size_t len)
 	if (has_pattern(c.mem, c.len))
 		return "in the arena";
 	all_registers(regs, 0);
-	if (fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg) != -EAGAIN)
+	if (fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg) != (card_base() ? -EACCES : -EAGAIN))
 		return "registers can be read off the slot";
 	endless(&c);
+	if (card_base()) {
+		u32 results[FERMATA_MAX_RESULTS], i;
+
+		/* Others cannot be read. */
+		arg.count = FERMATA_MAX_RESULTS;
+		for (i = 0; i < FERMATA_MAX_RESULTS; i++)
+			results[i] = regs[i].offset;
+		if (fm_results(c.fd, results, FERMATA_MAX_RESULTS))
+			return "RESULTS";
+	}
 	run(&c);
 	if (fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg))
 		return "registers cannot be read on the slot";

@@ -524,7 +524,10 @@ struct fermata_reg {
  * result registers can be read: their values are those of the moment at which the
  * job left its slot.  A base card does not tell when a restore is over: results
  * read 0 until then.  EAGAIN: the card cannot be read now, and one of the
- * registers is not a declared result or has no value yet.
+ * registers is not a declared result or has no value yet.  EACCES: on a base card, one
+ * of the registers is neither a declared result nor was ever written by the context
+ * (the module parameter base_read_any lifts this), because an offset at which no
+ * register is may give no answer, which is an error of the link.
  * On EFAULT, part of the array may have been written.
  *
  * FERMATA_IOC_REGS_LIST: list the registers that were ever written, in ascending order,

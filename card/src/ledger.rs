@@ -4,7 +4,7 @@
 
 use crate::config::CardConfig;
 use crate::event::{Event, Frames, IrqFate, PauseFate, Phase, RecordFate, What};
-use crate::regs::{Reg, SlotReg};
+use crate::regs::{is_unanswered, Reg, SlotReg};
 use crate::relay::Reason;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
@@ -31,6 +31,7 @@ pub struct Counters {
     pub reads: u64,
     pub writes: u64,
     pub reads_status: u64,
+    pub reads_unanswered: u64,
     pub dma_reads: u64,
     pub dma_writes: u64,
     pub dma_errors: u64,
@@ -124,6 +125,7 @@ impl Ledger {
         if write {
             counters.writes += 1;
         } else {
+            counters.reads_unanswered += u64::from(config.profile.is_base() && is_unanswered(off));
             counters.reads += 1;
             counters.reads_status += u64::from(reg == SlotReg::Ctl);
         }
@@ -142,7 +144,7 @@ impl Ledger {
         format!(
             "starts={} resumes={} pauses_written={} pauses_at_boundary={} pauses_dropped={} \
                  paused={} finished={} faults={} resets={} irqs={} \
-             irqs_lost={} reads={} writes={} reads_status={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={} \
+             irqs_lost={} reads={} writes={} reads_status={} reads_unanswered={} dma_reads={} dma_writes={} dma_errors={} emptied={} events={} completions={} \
              frames_saved={} frames_skipped={} frame_bytes_saved={} frame_bytes_skipped={} frame_ns_skipped={} \
              orders={} orders_dropped={} orders_taken={} records={}",
             c.starts,
@@ -159,6 +161,7 @@ impl Ledger {
             c.reads,
             c.writes,
             c.reads_status,
+            c.reads_unanswered,
             c.dma_reads,
             c.dma_writes,
             c.dma_errors,

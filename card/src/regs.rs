@@ -39,6 +39,8 @@ pub const CAP_QUEUE: u64 = 1 << 3;
 pub const CAP_RESET_CLEARS: u64 = 1 << 4;
 /// First application register of a slot page.
 pub const APP_FIRST: u16 = 0x30;
+/// First offset in a slot page of a base card at which reads are never answered.
+pub const UNANSWERED_FIRST: u16 = 0xf80;
 /// Offset of TAG in a slot page.
 pub const TAG: u16 = 0x50;
 
@@ -142,6 +144,11 @@ pub enum SlotReg {
     SnapshotAddr,
     /// An application register, by its offset in the page.
     App(u16),
+}
+
+/// Returns whether reads at `offset` of a base card are never answered.
+pub fn is_unanswered(offset: u64) -> bool {
+    slot_of_page(offset).is_some() && offset & 0xfff >= u64::from(UNANSWERED_FIRST)
 }
 
 /// Returns the slot in whose page `offset` is; `None`: in the manager's.

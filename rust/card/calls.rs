@@ -324,7 +324,7 @@ impl Card {
 
     /// Reads registers of a context: from its slot while it is on one and its state is restored,
     /// else as they were when it left its slot. In pieces, as [`Card::write_registers`]. `EAGAIN`:
-    /// the value of a register is not available now.
+    /// the value of a register is not available now. `EACCES`: the context may not read a register.
     pub(crate) fn read_registers(
         &self,
         ctx: ContextId,
@@ -359,6 +359,11 @@ impl Card {
         registers: &mut [(AppRegister, u64)],
     ) -> Result {
         let image = state.context(ctx).ok_or(ENODEV)?.image();
+        // An offset of a base card may give no answer, which the link may take for an error.
+        let any = !self.identity.is_base || self.limits.base_read_any;
+        if !any && !registers.iter().all(|&(register, _)| image.names(register)) {
+            return Err(EACCES);
+        }
         let mut all_ones = false;
         for (register, value) in registers {
             *value = image.read(&self.bar, slot, *register)?;

@@ -17,7 +17,7 @@ use crate::engine::{AppRegs, EngineKind, EngineMaker, Reach};
 use crate::event::{us, IrqFate, PauseFate, What};
 use crate::misbehave::{Misbehaviour, SlotFault};
 use crate::regs::{
-    ctl, slot_of_page, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE,
+    ctl, is_unanswered, slot_of_page, status, SlotReg, CAP_BOUNDARY, CAP_BOUNDARY_ONLY, CAP_QUEUE,
     CAP_RESET_BEFORE_RESUME, CAP_RESET_CLEARS, IOVA_BITS, TAG,
 };
 use crate::relay::Order;
@@ -127,6 +127,7 @@ impl Slot {
         state = self.complete_due(state, t);
         let late = match reg {
             _ if slot_of_page(off).is_some() && self.is_deaf(&state) => Some(u64::MAX),
+            _ if self.is_base() && is_unanswered(off) => Some(u64::MAX),
             SlotReg::Ctl => state.take_late(t),
             _ => None,
         };

@@ -335,6 +335,17 @@ fn a_base_slot_in_reset_answers_nothing_and_takes_nothing() {
     rig.clean();
 }
 
+#[test]
+fn some_base_offsets_never_answer() {
+    let mut rig = base();
+    assert_eq!(rig.sr(1, 0xf78), 0);
+    rig.counted(1, "reads_unanswered", 0);
+    assert_eq!((rig.sr(1, 0xf80), rig.sr(1, 0xff8)), (u64::MAX, u64::MAX));
+    rig.counted(1, "reads_unanswered", 2);
+    assert_eq!(irq().sr(1, 0xff8), 0);
+    rig.clean();
+}
+
 /// A read of RESET flushes as a read of the status does.
 #[test]
 fn base_data_arrives_before_reset_is_read() {
