@@ -92,6 +92,12 @@ fn knows_relay(caps: regs::RELAY_CAPS) -> bool {
 }
 
 impl SlotIdentity {
+    /// Returns whether states of the engine can be saved: their size is one that the register can
+    /// have.
+    pub(crate) fn has_state_size(&self) -> bool {
+        (1..=regs::STATE_PAGES_MAX).contains(&self.state_pages)
+    }
+
     /// Returns the engine's UUID, low and high half.
     pub(crate) fn afu_id(&self) -> (u64, u64) {
         (self.afu_id_lo, self.afu_id_hi)

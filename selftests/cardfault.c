@@ -217,11 +217,16 @@ FM_TEST(fault, point_08_state_size_is_bounded)
 {
 	ASSERT_NE(NULL, fm_pci());
 	EXPECT_EQ(-EPROTO, snapshot_with("0"));
+	fm_log_clear();
 	EXPECT_EQ(-EPROTO, snapshot_with("4097"));
+	/* The probe has said so before. */
+	EXPECT_TRUE(fm_log_has("states of 4097 pages, not of 1 to 4096"));
 	EXPECT_EQ(-EPROTO, snapshot_with("0x100000001"));
 	EXPECT_EQ(-EPROTO, snapshot_with("0xffffffffffffffff"));
+	fm_log_clear();
 	EXPECT_EQ(0, snapshot_with("1"));
 	EXPECT_EQ(0, snapshot_with("64"));
+	EXPECT_FALSE(fm_log_has("not of 1 to 4096"));
 	bind_anew();
 }
 

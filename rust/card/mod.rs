@@ -147,6 +147,14 @@ fn identify_slots(
                 id.index()
             );
         })?;
+        if !slot.has_state_size() {
+            dev_warn!(
+                device,
+                "slot {} has states of {} pages, not of 1 to 4096: its engine cannot be used\n",
+                id.index(),
+                slot.state_pages
+            );
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::Context;
 use crate::{
     capability,
     compat::errno,
+    regs::STATE_PAGES_MAX,
     relay::{ImageMemory, UnmappedImage},
     sched::JobState,
     user_memory::UserMemory,
@@ -15,9 +16,7 @@ use kernel::{page::PAGE_SIZE, prelude::*};
 /// Bytes of a page of a state, independent of the kernel's page size (docs/registers.md,
 /// CSR_STATE_SIZE_PG).
 const STATE_PAGE: u64 = 4096;
-/// Largest snapshot that is accepted, in pages of a state (`FERMATA_IOC_SNAPSHOT_CREATE`): 16 MiB.
-const STATE_PAGES_MAX: u64 = 4096;
-/// Largest snapshot in bytes.
+/// Largest snapshot in bytes (`FERMATA_IOC_SNAPSHOT_CREATE`).
 const STATE_MAX: u64 = STATE_PAGES_MAX * STATE_PAGE;
 
 impl Context {
