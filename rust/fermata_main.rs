@@ -122,6 +122,10 @@ module! {
             default: 1000,
             description: "How long DMA may arrive after a reset (base cards), us, up to 1000000",
         },
+        base_unsavable_us: u32 {
+            default: 0,
+            description: "No PAUSE sooner than this after a START (base cards), us, up to 10000",
+        },
         base_read_any: u32 {
             default: 0,
             description: "Let programs read each register of their slot of a base card: 1, or 0",

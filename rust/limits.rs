@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     pub(crate) completion_interval: Duration,
     /// How long DMA may still arrive after a reset of a base card.
     pub(crate) settle: Duration,
+    /// How long after a START engines of a base card cannot be saved.
+    pub(crate) unsavable: Duration,
     /// Programs may read registers of base cards that they have not named.
     pub(crate) base_read_any: bool,
     /// Cards with a relay switch by themselves.
@@ -49,6 +51,8 @@ const COMPLETION_RATE_MIN: u32 = 100;
 const COMPLETION_RATE_MAX: u32 = 1_000_000;
 /// Longest settle time: 1 s.
 const SETTLE_MAX_US: u32 = 1_000_000;
+/// Longest time after a START without a PAUSE: 10 ms.
+const UNSAVABLE_MAX_US: u32 = 10_000;
 
 impl Limits {
     /// Returns the module's parameters as they are now. Numbers out of range are clamped. `EINVAL`:
@@ -80,6 +84,9 @@ impl Limits {
                     .into(),
             ),
             settle: Duration::from_us(parameter!(base_settle_us).min(SETTLE_MAX_US).into()),
+            unsavable: Duration::from_us(
+                parameter!(base_unsavable_us).min(UNSAVABLE_MAX_US).into(),
+            ),
             base_read_any: parameter!(base_read_any) != 0,
             relay: parameter!(relay) != 0,
         })

@@ -85,9 +85,14 @@ pub(super) fn class_of(slots: &[SlotIdentity], slot: usize) -> u8 {
 
 /// Returns the profile by which the slots of a card are used.
 pub(super) fn profile(identity: &Identity, limits: &Limits) -> Profile {
-    let settle = Duration::from_ns(limits.settle.as_ns());
     if !identity.is_quiescent() || !identity.has_irq() {
-        return Profile::Base { settle };
+        return Profile::Base {
+            settle: limits.settle,
+            unsavable: match identity.is_base {
+                true => limits.unsavable,
+                false => Duration::ZERO,
+            },
+        };
     }
     let may_relay = identity.has_window() && identity.has_snapshot_unit() && limits.relay;
     match identity.has_relay && may_relay {

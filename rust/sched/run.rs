@@ -2,7 +2,7 @@
 
 //! A job on a slot, and the PAUSE that was written for it.
 
-use super::{ContextId, Duration, Time};
+use super::{ContextId, Duration, PauseCause, Time};
 
 /// The status of a job that runs or pauses is read this often, because an interrupt can be lost.
 pub(super) const WATCHDOG_PERIOD: Duration = Duration::from_ms(10);
@@ -45,6 +45,8 @@ pub(super) struct Run {
     /// irq: a status from before the START was read; a read that certainly follows the START is
     /// under way.
     pub(super) suspect: bool,
+    /// Base: no PAUSE is written before this time, because the engine cannot be saved yet.
+    pub(super) savable: Time,
     /// The starvation boost has put the job on the slot: its slice is not cut short.
     pub(super) boosted: bool,
     pub(super) pause: Option<Pause>,
@@ -58,8 +60,11 @@ pub(super) struct Pause {
     pub(super) since: Time,
     /// Relay: how long the job may work until it stops; zero: it stops at once.
     pub(super) after: Duration,
-    /// When to write it again.
+    /// When to write it again, or for the first time.
     pub(super) again: Time,
+    /// It is not written yet, because the engine cannot be saved so soon after its START: the cause
+    /// to write it with.
+    pub(super) unwritten: Option<PauseCause>,
     /// It was probably written during a restore, and then dropped: having to repeat it is no sign
     /// of an error.
     pub(super) in_restore: bool,
@@ -101,6 +106,7 @@ impl Run {
             since: now,
             after: Duration::ZERO,
             again: restored.map_or(now + wait, |at| at.min(now + AGAIN_MAX)),
+            unwritten: None,
             in_restore: restored.is_some(),
             wait,
             tries: 0,
@@ -151,6 +157,15 @@ impl Run {
 }
 
 impl Pause {
+    /// Returns the PAUSE as one that is not written before the time from which it counts.
+    pub(super) fn held_back(self, cause: PauseCause) -> Self {
+        Self {
+            again: self.since,
+            unwritten: Some(cause),
+            ..self
+        }
+    }
+
     /// Returns the PAUSE with the times of an order, which stays in force until it is taken: only
     /// whether the job still stops at a boundary is checked again soon.
     pub(super) fn by_order(self) -> Self {

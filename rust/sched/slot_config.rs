@@ -13,6 +13,8 @@ pub enum Profile {
         /// also cover the time for which a status may be stale after a START, because the status
         /// after the reset must be reliable.
         settle: Duration,
+        /// How long after a START the engine cannot be saved, so that no PAUSE is written.
+        unsavable: Duration,
     },
     /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
     /// STARTs that the slot has accepted.
@@ -72,8 +74,16 @@ impl SlotConfig {
     /// Returns the settle time of a base slot.
     pub(super) const fn settle(&self) -> Option<Duration> {
         match self.profile {
-            Profile::Base { settle } => Some(settle),
+            Profile::Base { settle, .. } => Some(settle),
             Profile::Irq | Profile::Relay => None,
+        }
+    }
+
+    /// Returns how long after a START no PAUSE may be written.
+    pub(super) const fn unsavable(&self) -> Duration {
+        match self.profile {
+            Profile::Base { unsavable, .. } => unsavable,
+            Profile::Irq | Profile::Relay => Duration::ZERO,
         }
     }
 }

@@ -19,6 +19,10 @@ const POLL_MAX: Duration = Duration::from_ms(1);
 /// ... but never less than this.
 const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 
+/// A START is written at most this long after the decision, unless the load is reported
+/// ([`SlotFsm::note_load`]).
+const START_MARGIN: Duration = Duration::from_us(20);
+
 /// How a run has ended.
 pub(super) struct End {
     pub(super) reason: EndReason,
@@ -120,6 +124,10 @@ impl SlotFsm {
             Duration::ZERO
         };
         let poll_period = self.poll_min();
+        let savable = match self.config.unsavable() {
+            Duration::ZERO => Time::ZERO,
+            unsavable => cx.now + START_MARGIN + unsavable,
+        };
         self.enter(State::Running(Run {
             ctx,
             started: cx.now,
@@ -132,6 +140,7 @@ impl SlotFsm {
             poll_period,
             seen_running: false,
             suspect: false,
+            savable,
             boosted,
             pause: None,
         }));
@@ -144,6 +153,7 @@ impl SlotFsm {
             run.started = run.started + clearing;
             run.extra += Duration::from_ns(total.as_ns().saturating_sub(clearing.as_ns()));
             run.poll_at = run.poll_at + total;
+            run.savable = run.savable + total;
             self.entered = true;
         }
     }
@@ -348,16 +358,21 @@ impl SlotFsm {
         if run.pause.is_some() {
             return None;
         }
+        let at = now.max(due).max(run.savable);
         run.poll_period = poll_period;
-        run.poll_at = now.max(due) + poll_period;
+        run.poll_at = at + poll_period;
         let pause = Pause {
             after: run.work_until(now, due),
             is_early: matches!(cause, PauseCause::Outranked { .. }),
-            ..run.new_pause(now.max(due), timeout, save, boundary)
+            ..run.new_pause(at, timeout, save, boundary)
         };
-        run.pause = Some(if is_relay { pause.by_order() } else { pause });
         self.entered = true;
         self.stats.pauses += 1;
+        if now < run.savable {
+            run.pause = Some(pause.held_back(cause));
+            return Some(boundary);
+        }
+        run.pause = Some(if is_relay { pause.by_order() } else { pause });
         let late = self.fired.map(|at| now.since(at));
         self.write_pause(cx, boundary, cause, late);
         Some(boundary)
@@ -473,15 +488,19 @@ impl SlotFsm {
             // A context that is no longer cooperative is stopped at once; a context that has just
             // become cooperative stops at a boundary only next time.
             let boundary = pause.boundary && at_boundary;
-            pause.repeat(now, save);
+            let first = pause.unwritten.take();
+            match first {
+                Some(_) => pause.again = now + pause.wait,
+                None => pause.repeat(now, save),
+            }
             if pause.boundary && !boundary {
                 pause.begin_save(now, save);
             }
             self.entered = true;
             // An order stays in force until it is taken.
             if !self.config.has_relay() {
-                self.stats.pauses_again += 1;
-                self.write_pause(cx, boundary, PauseCause::Again, None);
+                self.stats.pauses_again += u64::from(first.is_none());
+                self.write_pause(cx, boundary, first.unwrap_or(PauseCause::Again), None);
             }
         }
         if is_due {

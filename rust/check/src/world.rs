@@ -294,6 +294,7 @@ fn card_config(bounds: Bounds) -> CardConfig {
             } else if bounds.base {
                 Profile::Base {
                     settle: Duration::from_ns(SETTLE),
+                    unsavable: Duration::ZERO,
                 }
             } else {
                 Profile::Irq

@@ -47,6 +47,8 @@ const GROUPS: usize = 6;
 pub struct SlotPlan {
     /// Base profile: (settle, drain) in ns.
     pub base: Option<(u64, u64)>,
+    /// Base profile: how long after a START no PAUSE may be written, in ns.
+    pub unsavable: u64,
     pub class: u8,
     pub reset_before_resume: bool,
     /// A queue engine: it works on posted work, and leaves its slot when the queue is empty.
@@ -58,6 +60,7 @@ pub struct SlotPlan {
 
 pub const IRQ: SlotPlan = SlotPlan {
     base: None,
+    unsavable: 0,
     class: 0,
     reset_before_resume: false,
     queues: false,
@@ -69,6 +72,7 @@ pub const RELAY: SlotPlan = SlotPlan { relay: true, ..IRQ };
 
 pub const BASE: SlotPlan = SlotPlan {
     base: Some((500_000, 200_000)),
+    unsavable: 0,
     class: 0,
     reset_before_resume: true,
     queues: false,
@@ -160,6 +164,7 @@ impl World {
             let profile = match plan.base {
                 Some((settle, _)) => Profile::Base {
                     settle: Duration::from_ns(settle),
+                    unsavable: Duration::from_ns(plan.unsavable),
                 },
                 None if plan.relay => Profile::Relay,
                 None => Profile::Irq,

@@ -758,6 +758,44 @@ fn point_14_done_is_told_after_the_data_has_arrived() {
     assert!(world.log[wake].0 >= world.log[reset.unwrap()].0 + settle);
 }
 
+/// The engines of Optimus's RTL cannot be saved in their first cycles.
+#[test]
+fn no_pause_comes_soon_after_a_start_of_a_base_slot() {
+    const UNSAVABLE: u64 = 100 * US;
+    let mut world = World::new(
+        &[SlotPlan {
+            unsavable: UNSAVABLE,
+            ..BASE
+        }],
+        8,
+    );
+    let a = world.tenant(2 * MS);
+    world.start(a, 9 * MS).unwrap();
+    for resumed in [false, true] {
+        let started = world.now;
+        assert_eq!(world.state(a), JobState::Running, "{resumed}");
+        world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+        world.run_for(20 * MS);
+        let is_pause = |(at, action): &&(u64, Action)| {
+            *at >= started && matches!(action, Action::Pause { .. })
+        };
+        let (at, first) = *world.log.iter().find(is_pause).unwrap();
+        assert!(at >= started + UNSAVABLE, "{at} {started}");
+        assert!(at <= started + UNSAVABLE + 50 * US, "and not much later");
+        assert!(!matches!(
+            first,
+            Action::Pause {
+                cause: PauseCause::Again,
+                ..
+            }
+        ));
+        assert_eq!(world.state(a), JobState::Held);
+        world.event(Event::Resume { ctx: a }).unwrap();
+    }
+    let stats = world.machine.slot_stats(sid(0), ns(world.now)).unwrap();
+    assert_eq!((stats.pauses, stats.pauses_again), (2, 0));
+}
+
 #[test]
 fn a_switch_is_one_pause_and_no_read() {
     let mut plan = IRQ;

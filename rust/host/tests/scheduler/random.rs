@@ -256,6 +256,7 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
             relay: relay && base.is_none(),
             queues: class == QUEUES && base.is_none(),
             base,
+            unsavable: u64::from(class) * 20 * US,
             class,
             reset_before_resume,
             granularity: match base {
