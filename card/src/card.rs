@@ -12,7 +12,7 @@ use crate::log::Recorder;
 use crate::misbehave::FaultCommand;
 use crate::pci::{ConfigSpace, ConfigWrite, Irqs, CONFIG_SIZE};
 use crate::regs::{
-    self, Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID_H, MANAGER_ID_L,
+    self, Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID, OPTIMUS_ID,
     VERSION,
 };
 use crate::relay::{self, Clock, Tables};
@@ -92,6 +92,8 @@ pub struct Card {
     slots: Vec<Arc<Slot>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pci: Mutex<ConfigSpace>,
+    /// Base: the bits of RESET that are of no slot.
+    reset_beyond: AtomicU64,
     /// Held while a client disconnects, and while the card is stopped or takes a state.
     turnover: Mutex<()>,
 }
@@ -138,6 +140,7 @@ impl Card {
             slots,
             threads,
             pci,
+            reset_beyond: AtomicU64::new(0),
             turnover: Mutex::default(),
         })
     }
@@ -195,39 +198,46 @@ impl Card {
         let slot = regs::slot_of_page(off).and_then(|slot| self.slots.get(slot));
         match reg {
             Some(Reg::Dfh) if slot.is_some_and(|slot| !slot.answers()) => u64::MAX,
-            reg => reg.map_or(0, |reg| self.manager_value(reg)),
+            Some(reg) => self.manager_value(reg),
+            None => self.unless_base(0),
+        }
+    }
+
+    /// Returns `value`, or what Optimus's manager answers where it has no register.
+    fn unless_base(&self, value: u64) -> u64 {
+        if self.config.profile.is_base() {
+            u64::MAX
+        } else {
+            value
         }
     }
 
     fn manager_value(&self, reg: Reg) -> u64 {
-        let unless_base = |value| {
-            if self.config.profile.is_base() {
-                0
-            } else {
-                value
-            }
-        };
         let relay = self.config.profile.has_relay();
+        let id = if self.config.profile.is_base() {
+            OPTIMUS_ID
+        } else {
+            MANAGER_ID
+        };
         let tables = &self.host.relay;
         match reg {
             Reg::Dfh => DFH,
-            Reg::ManagerIdH => MANAGER_ID_H,
-            Reg::ManagerIdL => MANAGER_ID_L,
-            Reg::Reset => self
-                .slots
-                .iter()
-                .enumerate()
-                .map(|(i, s)| u64::from(s.in_reset()) << i)
-                .sum(),
+            Reg::ManagerIdH => id.0,
+            Reg::ManagerIdL => id.1,
+            Reg::Reset => {
+                let slots = self.slots.iter().enumerate();
+                let held: u64 = slots.map(|(i, s)| u64::from(s.in_reset()) << i).sum();
+                held | self.reset_beyond.load(Ordering::Acquire)
+            }
             Reg::SlotCount => self.slots.len() as u64,
-            Reg::Magic => unless_base(MAGIC),
-            Reg::Version => unless_base(VERSION),
-            Reg::Features => unless_base(self.features()),
-            Reg::RelayCaps if relay => relay::CAPS,
+            Reg::Magic => self.unless_base(MAGIC),
+            Reg::Version => self.unless_base(VERSION),
+            Reg::Features => self.unless_base(self.features()),
+            Reg::RelayCaps => self.unless_base(if relay { relay::CAPS } else { 0 }),
             Reg::CtxTable => tables.table(),
             Reg::CtxCount => tables.count(),
             Reg::Records => tables.records(),
-            Reg::RelayCaps | Reg::Slot(..) | Reg::Msix => 0,
+            Reg::Slot(..) | Reg::Msix => 0,
         }
     }
 
@@ -269,11 +279,14 @@ impl Card {
         let relays = || self.slots.iter().any(|slot| slot.relays());
         let tables = &self.host.relay;
         match reg {
-            Reg::Reset => self
-                .slots
-                .iter()
-                .enumerate()
-                .for_each(|(i, s)| s.reset(val >> i & 1 != 0)),
+            Reg::Reset => {
+                let slots = self.slots.iter().enumerate();
+                slots.for_each(|(i, s)| s.reset(val >> i & 1 != 0));
+                if self.config.profile.is_base() {
+                    let beyond = val >> self.slots.len() << self.slots.len();
+                    self.reset_beyond.store(beyond, Ordering::Release);
+                }
+            }
             Reg::CtxTable if !relays() => tables.set_table(val),
             Reg::CtxCount if !relays() => tables.set_count(val),
             Reg::Records if !relays() => tables.set_records(val),
@@ -324,6 +337,7 @@ impl Card {
     fn power_on(&self, behave: bool) {
         self.slots.iter().for_each(|s| s.power_on(behave));
         self.host.relay.clear();
+        self.reset_beyond.store(0, Ordering::Release);
         *self.pci() = ConfigSpace::new(&self.config);
         self.host.bus_master.store(false, Ordering::Release);
         self.recorder().record(What::DeviceReset);

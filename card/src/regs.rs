@@ -13,10 +13,10 @@ pub const MSIX_PBA: u64 = 0xf000;
 pub const IOVA_BITS: u64 = (1 << 48) - 1;
 /// Value of every DFH: an AFU, end of list.
 pub const DFH: u64 = 1 << 60 | 1 << 40;
-/// The manager's UUID, first half.
-pub const MANAGER_ID_H: u64 = 0x4d47_525f_4f50_5449;
-/// The manager's UUID, second half.
-pub const MANAGER_ID_L: u64 = 0x4d55_535f_4d47_5200;
+/// The manager's UUID, both halves.
+pub const MANAGER_ID: (u64, u64) = (0x4d47_525f_4f50_5449, 0x4d55_535f_4d47_5200);
+/// The UUID of Optimus's manager, both halves.
+pub const OPTIMUS_ID: (u64, u64) = (0xd1d3_83aa_ca4c_4c60, 0xa0a0_13a4_2113_9e69);
 /// `FRMATA_1`.
 pub const MAGIC: u64 = 0x315f_4154_414d_5246;
 /// Version of the irq and relay profiles.

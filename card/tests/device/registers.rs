@@ -63,14 +63,19 @@ fn a_card_without_interrupts_says_so() {
 fn base_manager_page() {
     let mut rig = base();
     assert_eq!(rig.r(0x00), 1 << 60 | 1 << 40);
+    assert_eq!(rig.r(0x08), 0xa0a0_13a4_2113_9e69);
+    assert_eq!(rig.r(0x10), 0xd1d3_83aa_ca4c_4c60);
     assert_eq!(rig.r(0x20), 3);
-    for off in [0x100, 0x108, 0x110, 0x280, 0x288] {
-        assert_eq!(rig.r(off), 0);
+    for off in [0x100, 0x108, 0x110, 0x118, 0x280, 0x288] {
+        assert_eq!(rig.r(off), u64::MAX, "{off:#x}");
     }
+    rig.w(0x18, 0xff);
+    assert_eq!(rig.r(0x18), 0xff, "all bits are kept");
+    rig.w(0x18, 0);
     rig.clean();
     rig.w(0x180, 7);
-    assert_eq!(rig.r(0x180), 0);
-    rig.saw("bad_access", 2);
+    assert_eq!((rig.r(0x180), rig.r(0x4018)), (u64::MAX, u64::MAX));
+    rig.saw("bad_access", 3);
 }
 
 #[test]

@@ -337,11 +337,17 @@ fn registers() {
 fn a_card_without_relay() {
     for profile in [Profile::Base, Profile::Irq] {
         let mut rig = Rig::with(profile, &[]);
-        assert_eq!((rig.r(0x110) & 16, rig.r(0x118)), (0, 0));
+        let none = if profile == Profile::Base {
+            u64::MAX
+        } else {
+            assert_eq!(rig.r(0x110) & 16, 0);
+            0
+        };
+        assert_eq!(rig.r(0x118), none);
         rig.clean();
         for off in [0x120, 0x128, 0x130, 0x300, 0x340] {
             rig.w(off, 1);
-            assert_eq!(rig.r(off), 0);
+            assert_eq!(rig.r(off), none);
         }
         rig.saw("bad_access", 10);
     }
