@@ -454,12 +454,13 @@ FM_TEST(card, point_09_forwarded_write_leaves_no_residue)
 	fm_job_mem(&a, 4096, 100000, 5, FM_NO_MODE, &ea);
 	ASSERT_EQ(0, fm_start(a.fd));
 	card_until_runs(a.slot, a.token);
-	/* The write takes effect at the next START. */
+	/* The write takes effect at the next START, on a base card at once. */
 	ASSERT_EQ(0, fm_reg_write(a.fd, 0x58, 2));
 	EXPECT_TRUE(card_runs(a.slot, a.token));
 	card_speed(a.slot, 0);
 	fm_wait(a.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&a, &ea));
+	if (!card_base())
+		ASSERT_GOOD(fm_job_wrong(&a, &ea));
 	fm_job_mem(&b, 4096, 100, 6, FM_NO_MODE, &eb);
 	ASSERT_GOOD(fm_job_run(&b, &eb));
 }

@@ -80,6 +80,10 @@ impl Engine for LinkedList {
             .collect()
     }
 
+    fn rewrite(&mut self, regs: &AppRegs) {
+        self.result = regs.get(0x48);
+    }
+
     fn readback(&self) -> AppRegs {
         AppRegs::with(&[
             (0x30, self.next),

@@ -148,6 +148,15 @@ impl Engine for MemBench {
             .collect()
     }
 
+    fn rewrite(&mut self, regs: &AppRegs) {
+        *self = Self {
+            count: self.count,
+            checksum: self.checksum,
+            reads: self.reads,
+            ..Self::new(regs)
+        };
+    }
+
     fn readback(&self) -> AppRegs {
         AppRegs::with(&[(0x48, self.count), (0x60, self.checksum)])
     }

@@ -71,6 +71,9 @@ pub trait Engine: Send {
     fn save(&mut self) -> Vec<u8>;
     /// Returns the read side of the application registers.
     fn readback(&self) -> AppRegs;
+    /// Takes registers that may have been written since the START. Only base cards call this, whose
+    /// engines may act on them at once.
+    fn rewrite(&mut self, _regs: &AppRegs) {}
     /// Returns whether the last step left nothing to do and nothing in progress, until the program
     /// supplies more work.
     fn idle(&self) -> bool {

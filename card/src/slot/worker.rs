@@ -231,6 +231,7 @@ fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>
             }
             Order::Abort => return End::Aborted,
         };
+        rewrite(slot, engine.as_mut());
         let progress = engine.step(budget, bus);
         publish(slot, engine.as_ref());
         bus.flush(false);
@@ -245,6 +246,17 @@ fn execute(slot: &Slot, job: &Job, stopped: Option<&[u8]>, bus: &mut SlotBus<'_>
             Ok(true) => return save(slot, job, engine.as_mut(), bus, restored, true),
             Ok(false) => {}
         }
+    }
+}
+
+/// Tells the engine of a base card the registers as they are now.
+fn rewrite(slot: &Slot, engine: &mut dyn Engine) {
+    let state = slot.lock();
+    // A reset has cleared the registers, and they are another job's now.
+    if slot.is_base() && !state.aborted() {
+        let written = state.written;
+        drop(state);
+        engine.rewrite(&written);
     }
 }
 
@@ -364,6 +376,7 @@ fn finish(slot: &Slot, engine: &mut dyn Engine, bus: &mut SlotBus<'_>, rushed: b
     state.phase = Phase::Ending;
     slot.tell_phase(&state, now);
     drop(state);
+    rewrite(slot, engine);
     let result = engine.finish(bus);
     publish(slot, engine);
     if result.is_ok() {

@@ -351,6 +351,29 @@ fn some_base_offsets_never_answer() {
     rig.clean();
 }
 
+/// As Optimus's engines; on an irq card a write is for the next START.
+#[test]
+fn base_registers_act_while_a_job_runs() {
+    for profile in [Profile::Base, Profile::Irq] {
+        let mut rig = slow(profile);
+        if profile == Profile::Irq {
+            rig.open(0);
+        }
+        walk(&mut rig, LONG, 1);
+        rig.sw(0, 0x48, OUT + 0x100);
+        rig.ask("set slot=0 speed=0");
+        assert_eq!(rig.wait_rest(0), FINISH);
+        rig.reset_and_settle(0);
+        rig.status(0);
+        let at = if profile == Profile::Base { 0x100 } else { 0 };
+        assert_eq!(
+            (rig.get64(OUT + at), rig.get64(OUT + (at ^ 0x100))),
+            (LONG, 0)
+        );
+        rig.clean();
+    }
+}
+
 /// A read of RESET flushes as a read of the status does.
 #[test]
 fn base_data_arrives_before_reset_is_read() {
