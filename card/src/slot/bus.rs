@@ -116,6 +116,8 @@ pub(super) struct SlotBus<'a> {
     posted: VecDeque<(u64, Vec<u8>)>,
     /// The last access: a write after PAUSED repeats it.
     last: (u64, [u8; 8]),
+    /// Where the last read was.
+    last_read: Option<u64>,
 }
 
 impl<'a> SlotBus<'a> {
@@ -127,6 +129,7 @@ impl<'a> SlotBus<'a> {
             flushed_at: now_ns(),
             posted: VecDeque::new(),
             last: (0, [0; 8]),
+            last_read: None,
         }
     }
 
@@ -144,17 +147,23 @@ impl<'a> SlotBus<'a> {
         self.complete_posted(0);
     }
 
-    /// Takes the writes that have not been completed; they complete between `now` and `drain_ns`
-    /// later.
+    /// Takes the writes that have not been completed, and on a base card a repetition of the last
+    /// read; they complete between `now` and `drain_ns` later.
     pub(super) fn take_posted(&mut self, now: u64, drain_ns: u64) -> Vec<Posted> {
-        let n = self.posted.len() as u64;
+        let read = self.last_read.filter(|_| self.slot.is_base());
+        let read = read.map(|addr| (addr, vec![0; 8], false));
+        let writes = self.posted.drain(..);
+        let writes = writes.map(|(addr, data)| (addr, data, true));
+        let posted: Vec<_> = writes.chain(read).collect();
+        let n = posted.len() as u64;
         let due = |i: u64| now.saturating_add(drain_ns.saturating_mul(i + 1) / n);
         let tag = self.tag;
         (0..n)
-            .zip(self.posted.drain(..))
-            .map(|(i, (addr, data))| Posted {
+            .zip(posted)
+            .map(|(i, (addr, data, write))| Posted {
                 addr,
                 data,
+                write,
                 tag,
                 due: due(i),
             })
@@ -166,6 +175,7 @@ impl<'a> SlotBus<'a> {
         Posted {
             addr: self.last.0,
             data: self.last.1.to_vec(),
+            write: true,
             tag: self.tag,
             due,
         }
@@ -215,6 +225,7 @@ impl Bus for SlotBus<'_> {
         if !self.transfer(addr, Access::Read(buf)) {
             buf.fill(0);
         }
+        self.last_read = Some(addr);
         self.remember(addr, buf);
         Ok(())
     }
@@ -311,8 +322,8 @@ impl Slot {
         }
     }
 
-    /// Completes the writes of past jobs that are due at `t`, at wherever the offset now points.
-    /// Writes to memory without a descriptor are lost: a register access must not wait for the
+    /// Completes the accesses of past jobs that are due at `t`, at wherever the offset now points.
+    /// Accesses to memory without a descriptor are lost: a register access must not wait for the
     /// client.
     pub(super) fn deliver(&self, state: &mut State, t: u64) {
         let (due, rest): (VecDeque<_>, _) = std::mem::take(&mut state.posted)
@@ -320,17 +331,26 @@ impl Slot {
             .partition(|p: &Posted| p.due <= t);
         state.posted = rest;
         for Posted {
-            addr, data, tag, ..
+            addr,
+            mut data,
+            write,
+            tag,
+            ..
         } in due
         {
             if self
-                .admit(addr, data.len() as u64, true, Some(state))
+                .admit(addr, data.len() as u64, write, Some(state))
                 .is_ok()
             {
                 let mut trace = DmaTrace::default();
+                let access = if write {
+                    Access::Write(&data)
+                } else {
+                    Access::Read(&mut data)
+                };
                 self.transfer(
                     self.window.iova(addr),
-                    Access::Write(&data),
+                    access,
                     Unit::Engine,
                     None,
                     &mut trace,

@@ -120,11 +120,13 @@ pub(super) enum Stop {
     AtOnce,
 }
 
-/// A DMA write that was issued and has not arrived yet.
+/// A DMA access that was issued and has not arrived yet.
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub(super) addr: u64,
+    /// What to write, or room for what is read.
     pub(super) data: Vec<u8>,
+    pub(super) write: bool,
     pub(super) tag: u64,
     pub(super) due: u64,
 }
@@ -159,7 +161,7 @@ pub(super) struct State {
     /// When a read of the status shows the answer of a save that was cut short by a reset, and that
     /// answer. It is shown once.
     pub(super) late: Option<(u64, u64)>,
-    /// Writes of past jobs that have not arrived yet.
+    /// Accesses of past jobs that have not arrived yet.
     pub(super) posted: VecDeque<Posted>,
     pub(super) relay: Relay,
     /// The card is stopped: the thread begins nothing, and puts its job back into `queued`.
