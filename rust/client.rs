@@ -195,7 +195,7 @@ impl Client {
         let opener = Opener::current(credential)?;
         let pinned = Pinned::new()?;
         let notifier = Arc::pin_init(Notifier::new(), GFP_KERNEL_ACCOUNT)?;
-        let part = ContextRef::new(notifier.clone(), opener.pid)?;
+        let part = ContextRef::new(notifier.clone(), opener.first_pid)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 opener,

@@ -94,7 +94,7 @@ impl Context {
     /// `credential`.
     pub(crate) fn new(card: Arc<Card>, credential: &Credential) -> Result<Self> {
         let client = Client::new(credential)?;
-        card.note_open(client.opener.pid);
+        card.note_open(client.opener.first_pid);
         Ok(Self { card, client })
     }
 

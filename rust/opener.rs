@@ -7,7 +7,7 @@
 //! users are.
 
 use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey};
-use kernel::{bindings, cred::Credential, current, prelude::*, task::Kuid};
+use kernel::{bindings, cred::Credential, current, prelude::*, sync::rcu, task::Kuid};
 
 /// A reference to a `struct pid`.
 ///
@@ -31,6 +31,14 @@ impl Process {
         })
     }
 
+    /// Returns whether the process has not ended and been waited for. After that, its numbers may
+    /// be given to another process.
+    fn exists(&self) -> bool {
+        let _guard = rcu::read_lock();
+        // SAFETY: The pointer is valid by the type invariant. The task is only compared with null.
+        !unsafe { bindings::pid_task(self.0, bindings::pid_type_PIDTYPE_TGID) }.is_null()
+    }
+
     /// Returns the process's number in the caller's pid namespace; 0: it has none there.
     fn number_for_caller(&self) -> i32 {
         // SAFETY: The pointer is valid by the type invariant.
@@ -48,8 +56,8 @@ impl Drop for Process {
 /// A process, its user and its cgroup, at the time of `open()`.
 pub(crate) struct Opener {
     process: Process,
-    /// The number of the process in the initial pid namespace.
-    pub(crate) pid: i32,
+    /// The number that the process had in the initial pid namespace when it opened the context.
+    pub(crate) first_pid: i32,
     /// The real user of the process.
     user: Kuid,
     /// The user that is charged for the context's memory.
@@ -69,7 +77,7 @@ impl Opener {
         let own_group = GroupKey(nearest_of_root);
         Ok(Self {
             process: Process::current(),
-            pid: current!().group_leader().pid(),
+            first_pid: current!().group_leader().pid(),
             user: current!().uid(),
             account: Account::new(credential),
             cgroup,
@@ -87,12 +95,21 @@ impl Opener {
         self.user == current!().uid()
     }
 
-    /// Returns the process's number in the caller's pid namespace. 0: the process has none there,
-    /// or is another user's and the caller is not an administrator.
-    pub(crate) fn pid_for_caller(&self) -> i32 {
-        if !self.is_caller() && !capability::is_administrator() {
-            return 0;
+    /// Returns the process's number in the initial pid namespace. 0: the process is gone.
+    pub(crate) fn pid(&self) -> i32 {
+        match self.process.exists() {
+            true => self.first_pid,
+            false => 0,
         }
-        self.process.number_for_caller()
+    }
+
+    /// Returns the process's number in the caller's pid namespace. 0: the process is gone, has no
+    /// number there, or is another user's and the caller is not an administrator.
+    pub(crate) fn pid_for_caller(&self) -> i32 {
+        let may_know = self.is_caller() || capability::is_administrator();
+        match may_know && self.process.exists() {
+            true => self.process.number_for_caller(),
+            false => 0,
+        }
     }
 }

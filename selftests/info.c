@@ -564,6 +564,57 @@ FM_TEST(info, defect_16_monitor_has_all)
 	close(fd);
 }
 
+/* Whether the line of a context in the file `monitor` begins with this pid. */
+static bool monitor_has_pid(u32 number, int pid)
+{
+	char text[LINE], line[64];
+	struct fermata_card_info card;
+	int fd, n;
+
+	fm_card_info(&card);
+	fd = open(fm_sysfs_path(-1, "monitor"), O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || pread(fd, text, LINE, (card.slots + (number & 0xffff)) * LINE) != LINE)
+		fm_die("monitor: %s", strerror(errno));
+	close(fd);
+	n = snprintf(line, sizeof(line), "context=%u pid=%d ", number, pid);
+	return !strncmp(line, text, n);
+}
+
+/* The context lives on in another process; the number of its opener may be another's by then. */
+FM_TEST(info, pid_of_a_process_that_is_gone)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fm_child ch;
+	int pidfd, fd;
+
+	fm_fork(&ch);
+	if (!ch.pid) {
+		fd = fm_open_dev(0);
+		fm_must(fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+		fm_say(&ch, fd);
+		fm_hear(&ch);
+		_exit(0);
+	}
+	fd = fm_hear(&ch);
+	pidfd = syscall(SYS_pidfd_open, ch.pid, 0);
+	ASSERT_LE(0, pidfd);
+	fd = syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+	ASSERT_LE(0, fd);
+	close(pidfd);
+	EXPECT_EQ(ch.pid, listed(fd, fm_number(fd)).pid);
+	EXPECT_TRUE(monitor_has_pid(fm_number(fd), ch.pid));
+	fm_say(&ch, 0);
+	ASSERT_EQ(0, fm_reap(&ch));
+	EXPECT_EQ(FERMATA_NO_PID, listed(fd, fm_number(fd)).pid);
+	EXPECT_TRUE(monitor_has_pid(fm_number(fd), 0));
+	/* Nothing else is hidden from its user. */
+	EXPECT_LT(0, listed(fd, fm_number(fd)).timeslice_ns);
+	close(fd);
+}
+
 /* --- /proc/PID/fdinfo/FD, against the status of the context and the card ------------- */
 
 FM_FIXTURE_ANY(fdinfo);

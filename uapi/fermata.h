@@ -1035,7 +1035,7 @@ struct fermata_reserve {
 
 /* --- other contexts ------------------------------------------------------ */
 
-/* fermata_context_info pid: not shown, or not in the caller's pid namespace */
+/* fermata_context_info pid: gone, not shown, or not in the caller's pid namespace */
 #define FERMATA_NO_PID		0
 
 /* fermata_context_info waits: why a job is FERMATA_STATE_QUEUED; the first that applies */
@@ -1057,8 +1057,8 @@ struct fermata_reserve {
  *			out: for the next call
  * @context:		out: number of the context
  * @pid:		out: process that opened it, in the caller's pid
- *			namespace; FERMATA_NO_PID if it is not there, or if it is
- *			another user's and the caller lacks CAP_SYS_ADMIN
+ *			namespace; FERMATA_NO_PID if it has ended, or is not there,
+ *			or if it is another user's and the caller lacks CAP_SYS_ADMIN
  * @state:		out: FERMATA_STATE_*
  * @slot:		out: slot it is on, or FERMATA_NO_SLOT
  * @slot_mask:		out: FERMATA_PARAM_SLOT_MASK

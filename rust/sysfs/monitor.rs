@@ -100,7 +100,7 @@ fn write_context(line: &mut Part<'_>, card: &Card, client: &Client) -> core::fmt
     line.write_fmt(fmt!(
         "context={} pid={} group={} state={} slots={:#x}",
         number,
-        client.opener.pid,
+        client.opener.pid(),
         group.0,
         fdinfo::state_name(stats.state),
         params.mask,

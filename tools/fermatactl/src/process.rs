@@ -53,7 +53,10 @@ pub(crate) fn context_of(card: &Card, number: u32) -> Result<Context> {
     let whose = format!("{}: context {number}", card.name);
     if info.pid <= 0 {
         return Err(Trouble::new(
-            format!("{whose}: it is another user's, or its program is not to be seen from here"),
+            format!(
+                "{whose}: it is another user's, its program is not to be seen from here, or the \
+                 process that opened it has ended"
+            ),
             "only its user and root may have it: run it as root, where the program can be seen \
                  (outside of a container)",
         ));
