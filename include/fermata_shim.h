@@ -66,6 +66,7 @@ void fermata_put_pages(struct page **pages, unsigned long count);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);
 bool fermata_locked_down(void);
+bool fermata_capable_noaudit(int capability);
 unsigned long fermata_memlock_limit(void);
 const char *fermata_policy_parameter(void);
 bool fermata_fatal_signal_pending(void);

@@ -6,7 +6,10 @@
 //! of one user share the limit. `pinned_vm` of the address space is only counted (VmPin in
 //! /proc/PID/status).
 
-use crate::{capability, shim::fermata_memlock_limit};
+use crate::{
+    capability::{self, Audit},
+    shim::fermata_memlock_limit,
+};
 use kernel::{
     cred::Credential,
     mm::Mm,
@@ -129,7 +132,7 @@ impl Charge {
         counted: PinnedBytes,
     ) -> Result<Self> {
         let pages = i64::try_from(length.div_ceil(PAGE_SIZE))?;
-        let account = if capability::may_lock_memory() {
+        let account = if capability::may_lock_memory(Audit::Nothing) {
             None
         } else {
             account.lock_pages(pages, memlock_limit())?;

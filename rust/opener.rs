@@ -6,7 +6,12 @@
 //! as `/etc/subuid` gives it. So all processes in the root cgroup are one group, whoever their
 //! users are.
 
-use crate::{capability, cgroup::Cgroup, charge::Account, sched::GroupKey};
+use crate::{
+    capability::{self, Audit},
+    cgroup::Cgroup,
+    charge::Account,
+    sched::GroupKey,
+};
 use kernel::{bindings, cred::Credential, current, prelude::*, sync::rcu, task::Kuid};
 
 /// A reference to a `struct pid`.
@@ -106,7 +111,7 @@ impl Opener {
     /// Returns the process's number in the caller's pid namespace. 0: the process is gone, has no
     /// number there, or is another user's and the caller is not an administrator.
     pub(crate) fn pid_for_caller(&self) -> i32 {
-        let may_know = self.is_caller() || capability::is_administrator();
+        let may_know = self.is_caller() || capability::is_administrator(Audit::Nothing);
         match may_know && self.process.exists() {
             true => self.process.number_for_caller(),
             false => 0,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/capability.h>
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -20,6 +21,7 @@
 #include <linux/security.h>
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
+#include <linux/user_namespace.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
@@ -316,6 +318,12 @@ ktime_t fermata_monotonic_of_caller(ktime_t time)
 bool fermata_locked_down(void)
 {
 	return security_locked_down(LOCKDOWN_PCI_ACCESS) != 0;
+}
+
+/* Does what capable() does, but a security module logs no denial. */
+bool fermata_capable_noaudit(int capability)
+{
+	return ns_capable_noaudit(&init_user_ns, capability);
 }
 
 /* Returns the caller's RLIMIT_MEMLOCK in bytes. */

@@ -519,6 +519,103 @@ FM_TEST(info, defect_16_figures_of_others)
 	close(own);
 }
 
+#define TRACING	"/sys/kernel/tracing"
+#define ASKED	"events/kprobes/fermata_asked"
+
+static int put_trace(const char *file, const char *text)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), TRACING "/%s", file);
+	return fm_put(path, text);
+}
+
+/* Records no longer what is asked. */
+static void stop_asked(void)
+{
+	put_trace(ASKED "/enable", "0");
+	put_trace("kprobe_events", "-:kprobes/fermata_asked");
+}
+
+/* Records what this process asks security modules about capabilities; false: not possible. */
+static bool record_asked(void)
+{
+	char filter[64];
+
+	stop_asked();
+	snprintf(filter, sizeof(filter), "common_pid == %d", getpid());
+	return !put_trace("kprobe_events", "p:kprobes/fermata_asked security_capable options=$arg4:x32") &&
+	       !put_trace(ASKED "/filter", filter) && !put_trace(ASKED "/enable", "1");
+}
+
+static void clear_asked(void)
+{
+	/* Opening the file with O_TRUNC clears the buffer. */
+	int fd = open(TRACING "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC);
+
+	if (fd < 0)
+		fm_die("trace: %s", strerror(errno));
+	close(fd);
+}
+
+/* How often this process asked so that a denial is logged, or is not. */
+static int asked(bool logged)
+{
+	unsigned int options;
+	char line[512], *at;
+	int n = 0;
+	FILE *file;
+
+	file = fopen(TRACING "/trace", "re");
+	if (!file)
+		fm_die("trace: %s", strerror(errno));
+	while (fgets(line, sizeof(line), file)) {
+		at = strstr(line, " options=");
+		/* CAP_OPT_NOAUDIT of include/linux/security.h */
+		if (at && sscanf(at, " options=%x", &options) == 1)
+			n += logged == !(options & 2);
+	}
+	fclose(file);
+	return n;
+}
+
+/* A call that succeeds without a capability does not fill the log of SELinux with denials. */
+FM_TEST(info, denials_are_logged_only_where_a_call_fails)
+{
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
+		.afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fermata_arena_create arena = { .size = sizeof(arena), .length = FM_PAGE };
+	struct fermata_snapshot_create snap = { .size = sizeof(snap) };
+	struct fermata_param param = { .size = sizeof(param), .param = FERMATA_PARAM_PRIORITY };
+	struct fermata_param enabled = { .size = sizeof(enabled), .param = FERMATA_PARAM_ENABLED };
+	struct fermata_slot_info slot = { .size = sizeof(slot) };
+	struct fermata_status st;
+	int fd = fm_open_dev(0);
+	u32 number;
+
+	ASSERT_LE(0, fd);
+	if (!record_asked())
+		SKIP(return, "no kprobe events");
+	fm_must(fd, FERMATA_IOC_SETUP, &setup, "SETUP");
+	number = fm_number(fd);
+	clear_asked();
+	fm_must(fd, FERMATA_IOC_ARENA_CREATE, &arena, "ARENA_CREATE");
+	fm_must(fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap, "SNAPSHOT_CREATE");
+	fm_must(fd, FERMATA_IOC_SLOT_INFO, &slot, "SLOT_INFO");
+	fm_must(fd, FERMATA_IOC_PARAM, &param, "PARAM");
+	fm_must(fd, FERMATA_IOC_PARAM, &enabled, "PARAM");
+	listed(fd, number);
+	fm_status(fd, &st);
+	EXPECT_EQ(0, asked(true));
+	EXPECT_LE(7, asked(false));
+	ASSERT_EQ(0, slot_histogram(fd, 0));
+	EXPECT_LE(1, asked(true));
+	stop_asked();
+	close(fd);
+}
+
 #define LINE	1024
 
 /* The file `monitor`, read in pieces, has a line for each slot and each context. */

@@ -4,7 +4,7 @@
 
 use super::{groups::GroupLimits, Card};
 use crate::{
-    capability,
+    capability::{self, Audit},
     cgroup::Cgroup,
     charge::PinnedBytes,
     client::Client,
@@ -229,7 +229,7 @@ impl Card {
                 bytes => bytes,
             };
             let others = registry.members(group).map(|other| other.pinned.all());
-            if with(bytes, others) > most && !capability::may_lock_memory() {
+            if with(bytes, others) > most && !capability::may_lock_memory(Audit::Denial) {
                 return Err(ENOMEM);
             }
             let others = registry.members(group);

@@ -5,7 +5,7 @@
 use super::Call;
 use crate::{
     argument::{check_flags, check_zero},
-    capability,
+    capability::{self, Audit},
     card::{GroupLimits, GroupView},
     cgroup::Cgroup,
     limits::CONTEXTS_MAX,
@@ -55,7 +55,7 @@ impl Call<'_> {
             mask if flags & uapi::GROUP_EXCLUSIVE != 0 && mask != 0 => card.existing_slots(mask)?,
             _ => 0,
         };
-        if !capability::is_administrator() {
+        if !capability::is_administrator(Audit::Denial) {
             return Err(EPERM);
         }
         let cgroup = Cgroup::of_descriptor(wanted.cgroup)?;
@@ -95,7 +95,7 @@ impl Call<'_> {
     /// Returns the number of a group if the caller may know it: the group is that of the caller's
     /// context, or the caller is an administrator. Returns 0 otherwise.
     pub(super) fn group_number(&self, group: GroupKey) -> u64 {
-        if capability::is_administrator() || group == self.context.group() {
+        if capability::is_administrator(Audit::Nothing) || group == self.context.group() {
             group.0
         } else {
             0
@@ -177,7 +177,7 @@ impl Call<'_> {
     /// the caller must be its user. `EPERM`, and the errors of [`Call::find`].
     fn join(&self, number: u32) -> Result {
         let other = self.find(number)?;
-        if !other.client.opener.is_caller() && !capability::is_administrator() {
+        if !other.client.opener.is_caller() && !capability::is_administrator(Audit::Denial) {
             return Err(EPERM);
         }
         let card = &self.context.card;

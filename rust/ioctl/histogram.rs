@@ -5,7 +5,7 @@
 use super::Call;
 use crate::{
     argument::{check_flags, check_zero},
-    capability,
+    capability::{self, Audit},
     context::Context,
     measure::{ContextHistograms, Histogram, SlotHistograms, BUCKETS},
     measurement,
@@ -70,7 +70,7 @@ impl Call<'_> {
         match which {
             Which::OfSlot(which) => {
                 let (slot, _) = card.slot(number).ok_or(EINVAL)?;
-                if !capability::may_monitor() {
+                if !capability::may_monitor(Audit::Denial) {
                     return Err(EPERM);
                 }
                 card.copy_of_slot(slot, which, copy);
@@ -90,7 +90,7 @@ impl Call<'_> {
             return look(self.context);
         }
         let other = self.find(number)?;
-        if !other.client.opener.is_caller() && !capability::may_monitor() {
+        if !other.client.opener.is_caller() && !capability::may_monitor(Audit::Denial) {
             return Err(EPERM);
         }
         self.context.card.unless_closed(look(&other))

@@ -6,7 +6,7 @@ use super::Call;
 use crate::{
     argument::check_flags,
     bar::Fault,
-    capability,
+    capability::{self, Audit},
     card::{SlotView, View},
     client::Client,
     context::job_error,
@@ -73,7 +73,7 @@ impl Call<'_> {
             group: exclusive.map_or(0, |group| self.group_number(group)),
             ..Default::default()
         };
-        if capability::may_monitor() {
+        if capability::may_monitor(Audit::Nothing) {
             user.value = uapi::SlotInfo {
                 switches: stats.starts,
                 busy_ns: stats.busy.as_ns(),
@@ -153,7 +153,7 @@ impl Call<'_> {
             ..Default::default()
         };
         let is_own = Arc::ptr_eq(&client, &self.context.client) || client.opener.is_caller();
-        if is_own || capability::may_monitor() {
+        if is_own || capability::may_monitor(Audit::Nothing) {
             user.value = uapi::ContextInfo {
                 slot: slot_number(stats.slot),
                 job: stats.job,

@@ -19,7 +19,7 @@ pub(crate) use job::holding;
 
 use crate::{
     argument::User,
-    capability,
+    capability::{self, Audit},
     client::Client,
     context::Context,
     uapi::{ioc, Argument},
@@ -101,7 +101,7 @@ impl Call<'_> {
     /// Calls `act` with context number `number`. `EPERM`: the caller is not an administrator;
     /// `ESRCH`: there is no such context, or it was closed meanwhile.
     fn on_other<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
-        if !capability::is_administrator() {
+        if !capability::is_administrator(Audit::Denial) {
             return Err(EPERM);
         }
         let other = self.find(number)?;

@@ -6,7 +6,7 @@
 use super::Call;
 use crate::{
     argument::{check_flags, check_zero},
-    capability,
+    capability::{self, Audit},
     card::View,
     context::Context,
     sched::{Duration, Params, Urgency},
@@ -198,18 +198,19 @@ impl Parameter {
     }
 
     /// Returns whether the caller may set the parameter at all.
-    fn may_set(&self) -> bool {
-        !matches!(self.values, Values::Enabled) || capability::is_administrator()
+    fn may_set(&self, audit: Audit) -> bool {
+        !matches!(self.values, Values::Enabled) || capability::is_administrator(audit)
     }
 
     /// Returns the smallest and the largest value that the caller may set for `context`; the
     /// smallest is above the largest if there is none.
     fn limits(&self, context: &Context) -> (u64, u64) {
-        if !self.may_set() {
+        if !self.may_set(Audit::Nothing) {
             return (1, 0);
         }
         let (min, max, free) = self.range(context);
-        let most = if capability::may_raise() { max } else { free };
+        let may_raise = capability::may_raise(Audit::Nothing);
+        let most = if may_raise { max } else { free };
         (min, most.min(self.ceiling(context)))
     }
 
@@ -238,14 +239,14 @@ impl Parameter {
                 false => Err(EINVAL),
             };
         }
-        if !self.may_set() {
+        if !self.may_set(Audit::Denial) {
             return Err(EPERM);
         }
         let (min, max, free) = self.range(context);
         if value < min || value > max {
             return Err(ERANGE);
         }
-        if value > free && !capability::may_raise() {
+        if value > free && !capability::may_raise(Audit::Denial) {
             return Err(EPERM);
         }
         Ok(())
@@ -260,7 +261,7 @@ impl Call<'_> {
         check_flags(wanted.flags, uapi::SET)?;
         check_zero(wanted.reserved)?;
         if wanted.flags & uapi::SET != 0 {
-            if wanted.is_some() && !capability::may_raise() {
+            if wanted.is_some() && !capability::may_raise(Audit::Denial) {
                 return Err(EPERM);
             }
             return self.on_context(wanted.context, |context| set_reservation(context, &wanted));

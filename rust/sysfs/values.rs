@@ -3,7 +3,7 @@
 //! Reading and changing the values of the files.
 
 use crate::{
-    capability,
+    capability::{self, Audit},
     card::{Card, SlotView},
     engine_id::EngineId,
     sched::{Duration, Profile, SlotId, SlotState},
@@ -123,7 +123,7 @@ const fn read_only(name: &'static CStr, read: fn(&Card) -> Value) -> CardValue {
 
 /// Sets the policy. `EPERM`; `ENOENT`: no policy has this name.
 fn write_policy(card: &Card, text: &str) -> Result {
-    if !capability::is_administrator() {
+    if !capability::is_administrator(Audit::Denial) {
         return Err(EPERM);
     }
     let policy = policy::named(text.as_bytes()).ok_or(ENOENT)?;
@@ -132,7 +132,7 @@ fn write_policy(card: &Card, text: &str) -> Result {
 
 /// Sets the starvation boost interval. `EPERM`; `EINVAL`: not a number; `ERANGE`.
 fn write_boost(card: &Card, text: &str) -> Result {
-    if !capability::is_administrator() {
+    if !capability::is_administrator(Audit::Denial) {
         return Err(EPERM);
     }
     let ms = text.parse().map_err(|_| EINVAL)?;
@@ -141,7 +141,7 @@ fn write_boost(card: &Card, text: &str) -> Result {
 
 /// Sets the boundary wait. `EPERM`; `EINVAL`: not a number; `ERANGE`.
 fn write_boundary_wait(card: &Card, text: &str) -> Result {
-    if !capability::is_administrator() {
+    if !capability::is_administrator(Audit::Denial) {
         return Err(EPERM);
     }
     let us = text.parse().map_err(|_| EINVAL)?;
