@@ -36,6 +36,14 @@ impl Identity {
         self.features.irq()
     }
 
+    /// Returns the identity of the same card if its slots cannot interrupt.
+    pub(crate) fn without_irq(self) -> Self {
+        Self {
+            features: self.features.with_irq(false),
+            ..self
+        }
+    }
+
     /// Returns whether the card refuses engine accesses outside the slot's window.
     pub(crate) fn has_window(&self) -> bool {
         self.features.window()

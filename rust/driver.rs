@@ -119,6 +119,22 @@ fn slots_of(vector: usize, count: usize, slots: u8) -> u8 {
         .fold(0, |slots, slot| slots | slot.bit())
 }
 
+/// Returns the interrupt vectors of a card. `None`: the card has none, or the machine has none for
+/// it (`pci=nomsi`), which is logged: the slots are to be polled.
+fn vectors<'a>(pdev: &'a pci::Device<Core<'_>>, identity: &Identity) -> Option<IrqVectors<'a>> {
+    if !identity.has_irq() {
+        return None;
+    }
+    let vectors = IrqVectors::new(pdev, identity.slots.into());
+    let told = vectors.inspect_err(|error| {
+        dev_warn!(
+            pdev,
+            "no interrupt vectors ({error:?}): the slots are polled\n"
+        );
+    });
+    told.ok()
+}
+
 /// Requests the interrupts of `card`.
 fn request_irqs(card: &Card, vectors: &IrqVectors<'_>, slots: u8) -> Result {
     let count = irqs(vectors, slots).count();
@@ -175,10 +191,10 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     }
     fermata_dma_cross_boundaries(device);
 
-    let vectors = if identity.has_irq() {
-        Some(IrqVectors::new(pdev, identity.slots.into())?)
-    } else {
-        None
+    let vectors = vectors(pdev, &identity);
+    let identity = match &vectors {
+        Some(_) => identity,
+        None => identity.without_irq(),
     };
     // SAFETY: `ShutDownOnDrop` is part of the driver's data, which is dropped before the device is
     // unbound.

@@ -380,6 +380,14 @@ bool fm_has_window(void)
 	return info.features & FERMATA_FEATURE_WINDOW;
 }
 
+bool fm_is_polled(void)
+{
+	struct fermata_card_info info;
+
+	fm_card_info(&info);
+	return !(info.features & FERMATA_FEATURE_IRQ);
+}
+
 u32 fm_contexts(void)
 {
 	struct fermata_card_info info;

@@ -111,6 +111,8 @@ void fm_card_info(struct fermata_card_info *info);
 /* How many contexts are set up. */
 u32 fm_contexts(void);
 bool fm_has_window(void);
+/* Whether the driver polls the card, because it has no interrupts, or gets none. */
+bool fm_is_polled(void);
 /* Whether an engine whose state is forged reaches no more than its context's arena. */
 bool fm_confines(void);
 /* First slot with the engine, or -1. */
