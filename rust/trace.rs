@@ -51,6 +51,12 @@ pub(crate) fn number(id: ContextId) -> u32 {
     use_of_index << 16 | id.index() as u32
 }
 
+/// Returns the index of the context that has the number `number` for programs.
+pub(crate) fn index(number: u32) -> usize {
+    // CAST: 16 bits.
+    (number & 0xffff) as usize
+}
+
 /// A request of an owner, in the numbers of `fermata_request` and `fermata_refused`.
 #[derive(Clone, Copy)]
 #[repr(u32)]

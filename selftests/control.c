@@ -27,31 +27,40 @@ static int look_up(int fd, u32 context, struct fermata_context_info *info)
 	return rc;
 }
 
-/* From any descriptor of the card, each context is listed exactly once. */
+#define LISTED	7
+
+/* From any descriptor of the card, each context is listed exactly once, and found by its number. */
 FM_TEST(control, list_has_each_context_once)
 {
 	struct fermata_context_info info = { .size = sizeof(info) };
-	struct fm_ctx c[5];
-	int bare = fm_open_dev(0), seen[5] = { }, i, n = 0;
+	int bare = fm_open_dev(0), seen[LISTED] = { }, i, n = 0;
+	struct fm_ctx c[LISTED];
 
 	ASSERT_LE(0, bare);
 	EXPECT_EQ(-ENOENT, fm_ioctl(bare, FERMATA_IOC_CONTEXT_INFO, &info));
-	for (i = 0; i < 5; i++)
+	for (i = 0; i < LISTED; i++)
 		fm_ctx_new(&c[i], FM_LIST, 4096);
-	fm_ctx_close(&c[2]);
+	/* Contexts in places of earlier ones, and a place that is left empty. */
+	for (i = 1; i < 5; i++)
+		fm_ctx_close(&c[i]);
+	for (i = 4; i > 1; i--)
+		fm_ctx_new(&c[i], FM_LIST, 4096);
 	while (!fm_ioctl(bare, FERMATA_IOC_CONTEXT_INFO, &info)) {
-		ASSERT_GT(5, n++);
-		for (i = 0; i < 5; i++)
-			if (i != 2 && info.context == number_of(c[i].fd))
+		ASSERT_GT(LISTED, n++);
+		for (i = 0; i < LISTED; i++)
+			if (i != 1 && info.context == number_of(c[i].fd))
 				seen[i]++;
 		EXPECT_EQ(getpid(), info.pid);
 		EXPECT_EQ(FERMATA_STATE_IDLE, info.state);
 		EXPECT_EQ(FERMATA_NO_SLOT, info.slot);
 		EXPECT_EQ(1 << c[0].slot, info.slot_mask);
 	}
-	EXPECT_EQ(4, n);
-	for (i = 0; i < 5; i++)
-		EXPECT_EQ(i != 2, seen[i]);
+	EXPECT_EQ(LISTED - 1, n);
+	for (i = 0; i < LISTED; i++) {
+		EXPECT_EQ(i != 1, seen[i]);
+		if (i != 1)
+			EXPECT_EQ(0, fm_param_set_of(bare, number_of(c[i].fd), FERMATA_PARAM_WEIGHT, 50));
+	}
 	close(bare);
 }
 

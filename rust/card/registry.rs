@@ -11,8 +11,9 @@ use crate::{
     gate::UnplugGuard,
     opener::Opener,
     sched::{GroupKey, Scheduler},
+    trace,
 };
-use core::{cmp::Reverse, ptr};
+use core::ptr;
 use kernel::{prelude::*, sync::Arc};
 
 /// Contexts that are set up, and groups that are registered.
@@ -22,6 +23,7 @@ use kernel::{prelude::*, sync::Arc};
 /// Protected by a mutex, which is also taken inside the unplug gate. So no user memory is accessed
 /// and no memory is allocated under it.
 pub(crate) struct Registry {
+    /// Sorted by index; clients that have had the same index are in the order of their set-up.
     /// Never grows beyond its initial capacity.
     pub(super) clients: KVVec<Arc<Client>>,
     /// Sorted by number. Never grows beyond its initial capacity.
@@ -58,6 +60,23 @@ impl Registry {
     /// Returns the contexts that are set up.
     pub(crate) fn clients(&self) -> &[Arc<Client>] {
         &self.clients
+    }
+
+    /// Adds a context that is set up. There is room.
+    fn add(&mut self, client: Arc<Client>) {
+        let place = self.place_before(index_of(&client) + 1);
+        let _ = self.clients.insert_within_capacity(place, client);
+    }
+
+    /// Returns the position of the first context whose index is at least `index`.
+    fn place_before(&self, index: usize) -> usize {
+        let is_below = |client: &Arc<Client>| index_of(client) < index;
+        self.clients.partition_point(is_below)
+    }
+
+    /// Returns the contexts that have had the index `index`, the last one last.
+    fn with_index(&self, index: usize) -> &[Arc<Client>] {
+        &self.clients[self.place_before(index)..self.place_before(index + 1)]
     }
 
     /// Iterates over the contexts of a group, and of the groups below it.
@@ -168,6 +187,11 @@ impl Registry {
     }
 }
 
+/// Returns the index of a context that is set up.
+fn index_of(client: &Client) -> usize {
+    client.id().map_or(0, |id| id.index())
+}
+
 /// Returns the sum of `bytes` and the bytes of others.
 fn with(bytes: u64, others: impl Iterator<Item = u64>) -> u64 {
     others.fold(bytes, u64::saturating_add)
@@ -187,8 +211,7 @@ impl Card {
             return Err(if self.is_gone() { ENODEV } else { ENOSPC });
         }
         join(&registry)?;
-        // There is room.
-        let _ = registry.clients.push_within_capacity(client);
+        registry.add(client);
         Ok(())
     }
 
@@ -251,27 +274,21 @@ impl Card {
         Ok(PinnedBytes::new(&client.pinned, bytes, uncharged))
     }
 
-    /// Returns the first context for which `is_it` holds.
-    pub(crate) fn find_client(&self, is_it: impl Fn(&Client) -> bool) -> Option<Arc<Client>> {
+    /// Returns the context that has the number `number` for programs.
+    pub(crate) fn find_client(&self, number: u32) -> Option<Arc<Client>> {
         let registry = self.registry.lock();
-        registry
-            .clients
-            .iter()
-            .find(|client| is_it(client))
-            .cloned()
+        let has_it = |client: &&Arc<Client>| client.number().is_ok_and(|its| its == number);
+        let clients = registry.with_index(trace::index(number));
+        clients.iter().find(has_it).cloned()
     }
 
     /// Returns the context with the lowest index from `from` on, and its index. If several contexts
     /// have had the index, returns the last one: the others are closed.
     pub(crate) fn next_client(&self, from: usize) -> Option<(usize, Arc<Client>)> {
         let registry = self.registry.lock();
-        let (id, client) = registry
-            .clients
-            .iter()
-            .filter_map(|client| Some((client.id().ok()?, client)))
-            .filter(|(id, _)| id.index() >= from)
-            .min_by_key(|(id, _)| (id.index(), Reverse(id.generation())))?;
-        Some((id.index(), client.clone()))
+        let index = index_of(registry.clients.get(registry.place_before(from))?);
+        let client = registry.with_index(index).last()?;
+        Some((index, client.clone()))
     }
 
     /// Notes that nobody will call [`Card::unregister`] for a context whose owner is gone, since a

@@ -20,7 +20,6 @@ pub(crate) use job::holding;
 use crate::{
     argument::User,
     capability::{self, Audit},
-    client::Client,
     context::Context,
     uapi::{ioc, Argument},
 };
@@ -110,9 +109,8 @@ impl Call<'_> {
 
     /// Returns context number `number`. `ESRCH`: there is none.
     fn find(&self, number: u32) -> Result<Context> {
-        let is_it = |other: &Client| other.number().is_ok_and(|its| its == number);
         let card = self.context.card.clone();
-        let client = card.find_client(is_it).ok_or(ESRCH)?;
+        let client = card.find_client(number).ok_or(ESRCH)?;
         Ok(Context { card, client })
     }
 }
