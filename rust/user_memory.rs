@@ -13,6 +13,31 @@ use kernel::{
     task::Task,
 };
 
+/// The address space of a process that the caller has named.
+pub(crate) struct Process(ARef<MmWithUser>);
+
+impl Process {
+    /// Returns the address space of the process `pid` in the caller's pid namespace; `None`: `pid`
+    /// is 0.
+    ///
+    /// `EPERM`: the caller may not change the memory of other processes. `ESRCH`: there is no such
+    /// process, or the process has no memory.
+    pub(crate) fn new(pid: u32) -> Result<Option<Self>> {
+        match pid {
+            0 => Ok(None),
+            pid => address_space(pid).map(Self).map(Some),
+        }
+    }
+
+    /// Returns the memory from `address` on.
+    pub(crate) fn memory(&self, address: u64) -> UserMemory {
+        UserMemory {
+            address,
+            process: Some(self.0.clone()),
+        }
+    }
+}
+
 /// The memory from an address on: the caller's, or another process's.
 pub(crate) struct UserMemory {
     address: u64,
@@ -22,16 +47,13 @@ pub(crate) struct UserMemory {
 
 impl UserMemory {
     /// Returns the memory from `address` on of the process `pid` in the caller's pid namespace; 0:
-    /// of the caller.
-    ///
-    /// `EPERM`: the caller may not change the memory of other processes. `ESRCH`: there is no such
-    /// process, or the process has no memory.
+    /// of the caller. The errors are those of [`Process::new`].
     pub(crate) fn new(address: u64, pid: u32) -> Result<Self> {
-        let process = match pid {
-            0 => None,
-            pid => Some(address_space(pid)?),
+        let own = Self {
+            address,
+            process: None,
         };
-        Ok(Self { address, process })
+        Ok(Process::new(pid)?.map_or(own, |process| process.memory(address)))
     }
 
     /// Returns the address of the first byte.
@@ -108,7 +130,7 @@ pub(crate) fn mm_of_caller() -> Option<ARef<Mm>> {
     kernel::current!().mm().map(|mm| ARef::from(&**mm))
 }
 
-/// Returns the address space of another process. The errors are those of [`UserMemory::new`].
+/// Returns the address space of another process. The errors are those of [`Process::new`].
 fn address_space(pid: u32) -> Result<ARef<MmWithUser>> {
     if !capability::may_restore_memory() {
         return Err(EPERM);

@@ -356,8 +356,8 @@ FM_TEST(own, processes_without_memory)
 
 #define CAP(cap)	(1ULL << (cap))
 
-/* In a process with these capabilities only. */
-static int take_with(u64 caps, int fd, void *page)
+/* What a function returns in a process with these capabilities only. */
+static int with_caps(u64 caps, int (*run)(int fd, pid_t pid, void *page), int fd, void *page)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[2] = {
@@ -371,13 +371,18 @@ static int take_with(u64 caps, int fd, void *page)
 	if (!ch.pid) {
 		if (syscall(SYS_capset, &head, data))
 			fm_die("capset: %s", strerror(errno));
-		rc = take_of(fd, getppid(), page);
+		rc = run(fd, getppid(), page);
 		fm_say(&ch, rc);
 		_exit(0);
 	}
 	rc = fm_hear(&ch);
 	fm_reap(&ch);
 	return rc;
+}
+
+static int take_with(u64 caps, int fd, void *page)
+{
+	return with_caps(caps, take_of, fd, page);
 }
 
 FM_TEST(own, memory_of_another_process_needs_capabilities)
@@ -400,6 +405,37 @@ FM_TEST(own, memory_of_another_process_needs_capabilities)
 	close(c.fd);
 	EXPECT_EQ(before, fm_pins());
 	EXPECT_EQ(0, fm_charged());
+}
+
+static int compare_of(int fd, pid_t pid, void *unused)
+{
+	return place_in(fd, pid);
+}
+
+static int compare_with_bad_fd_of(int fd, pid_t pid, void *unused)
+{
+	struct fermata_config config = { .size = sizeof(config), .fd = 9999, .pid = pid };
+
+	return fm_ioctl(fd, FERMATA_IOC_CONFIG, &config);
+}
+
+/* Capability and process are checked although there is nothing to compare. */
+FM_TEST(own, comparison_without_own_memory)
+{
+	struct fm_child ch;
+	struct fm_ctx c;
+
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(0, place_in(c.fd, getpid()));
+	EXPECT_EQ(-EPERM, with_caps(0, compare_of, c.fd, NULL));
+	EXPECT_EQ(-EPERM, with_caps(0, compare_with_bad_fd_of, c.fd, NULL));
+	EXPECT_EQ(-EBADF, with_caps(CAP(CAP_SYS_ADMIN), compare_with_bad_fd_of, c.fd, NULL));
+	fm_fork(&ch);
+	if (!ch.pid)
+		_exit(0);
+	fm_reap(&ch);
+	EXPECT_EQ(-ESRCH, place_in(c.fd, ch.pid));
+	close(c.fd);
 }
 
 /* --- own memory as snapshot buffer ------------------------------------------------ */

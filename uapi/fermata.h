@@ -230,7 +230,8 @@ struct fermata_slot_info {
  * all that is needed to recreate the context elsewhere.
  *
  * EBADF: @fd is not a descriptor.  EINVAL: also if @fd is not an eventfd.  With @pid:
- * EPERM, ESRCH: as with FERMATA_ARENA_USER.  EINTR: a fatal signal came.
+ * EPERM, ESRCH: as with FERMATA_ARENA_USER, whatever memory the context has.  EINTR: a
+ * fatal signal came.
  */
 struct fermata_config {
 	__u32 size;

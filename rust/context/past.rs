@@ -3,7 +3,7 @@
 //! Recreating a context elsewhere: how it was made, and how its jobs have ended.
 
 use super::Context;
-use crate::{bar::Fault, image::AppRegister, sched::PastJobs, user_memory::UserMemory};
+use crate::{bar::Fault, image::AppRegister, sched::PastJobs, user_memory::Process};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Where the memory of a context comes from.
@@ -37,12 +37,10 @@ impl Context {
         }
     }
 
-    /// Returns whether the arena or the snapshot buffer is a program's own memory, and the process
-    /// `pid` of the caller's pid namespace has its pages mapped at the addresses at which they were
-    /// pinned. Sleeps, as [`crate::pages::PageRange::are_at`] does.
-    ///
-    /// The errors are those of [`UserMemory::new`], and `EINTR`.
-    pub(crate) fn has_own_memory_in(&self, pid: u32) -> Result<bool> {
+    /// Returns whether the arena or the snapshot buffer is a program's own memory, and `process` has
+    /// its pages mapped at the addresses at which they were pinned. Sleeps, as
+    /// [`crate::pages::PageRange::are_at`] does, and gives its errors.
+    pub(crate) fn has_own_memory_in(&self, process: &Process) -> Result<bool> {
         let (arena, snapshot) = {
             let memory = self.client.memory.lock();
             let arena = memory.arena.as_ref();
@@ -55,7 +53,7 @@ impl Context {
         // The lock is released: page faults of the other process may take a long time.
         for (address, pages) in [arena, snapshot].into_iter().flatten() {
             is_any = true;
-            if !pages.are_at(&UserMemory::new(address, pid)?)? {
+            if !pages.are_at(&process.memory(address))? {
                 return Ok(false);
             }
         }

@@ -11,6 +11,7 @@ use crate::{
     sched::{Failure, PastJobs, Time},
     trace,
     uapi::{self, state},
+    user_memory::Process,
 };
 use kernel::{bindings, prelude::*};
 
@@ -27,11 +28,16 @@ impl Call<'_> {
         let mut user = self.read::<uapi::Config>()?;
         let config = user.value;
         check_flags(config.flags, 0)?;
+        // Whatever memory the context has.
+        let process = Process::new(config.pid)?;
         let id = self.context.id()?;
         let fd = (config.fd != -1).then_some(config.fd);
         let (events, is_same) = self.context.client.notifier.eventfd(fd)?;
         let memory = self.context.memory_origin();
-        let is_in_place = config.pid != 0 && self.context.has_own_memory_in(config.pid)?;
+        let is_in_place = match &process {
+            Some(process) => self.context.has_own_memory_in(process)?,
+            None => false,
+        };
         let stats = self.context.view().ok_or(ENODEV)?.stats;
         let gang = self.context.card.gang_of(id)?;
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };

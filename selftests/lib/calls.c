@@ -120,6 +120,7 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 	case FERMATA_IOC_CONFIG:
 		memset(a->bytes + 8, 0xa5, k->size - 12);
 		a->config.fd = event_fd;
+		a->config.pid = 0;
 		break;
 	case FERMATA_IOC_PARAM:
 		a->param.param = FERMATA_PARAM_TIMESLICE;
