@@ -900,7 +900,9 @@ struct fermata_wait {
  * @reserved:		in: 0
  *
  * Adds 1 to the eventfd each time one of @events begins to hold, and when the
- * card goes away.  Replaces the eventfd that was set before.
+ * card goes away.  Events that come in quick succession may be added as one: a card
+ * that goes away under a job ends the job, too, and adds 1 or 2.  Replaces the
+ * eventfd that was set before.
  *
  * EBADF: @fd is not a descriptor.  EINVAL: @fd is not an eventfd; or @events is 0
  * with an @fd, or not 0 without.  ENOMEM.
@@ -1358,8 +1360,10 @@ struct fermata_group_set {
  *
  * The jobs of a gang are put on slots together, each on a slot of its own, and
  * leave the slots together at the end of a slice: no job runs while one that it
- * depends on waits.  When a member has its turn under the policy, its gang claims
- * the slots that it can have soonest; the jobs on them continue until all of them can
+ * depends on waits.  The STARTs follow each other immediately, once all slots are
+ * vacant; each engine begins to work when its own state is loaded.
+ *
+ * When a member has its turn under the policy, its gang claims the slots that it can have soonest; the jobs on them continue until all of them can
  * be vacant.  If that would take longer than a slice, other contexts go first.  A member
  * whose job starts while the others run gets a slot as any context does.  If the members
  * cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
