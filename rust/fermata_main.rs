@@ -118,6 +118,10 @@ module! {
             default: 1,
             description: "Let cards that can do so switch by themselves: 1, or 0",
         },
+        foreign_memory: u32 {
+            default: 0,
+            description: "Let contexts use memory of another process, for restoring programs: 1, or 0",
+        },
         base_settle_us: u32 {
             default: 1000,
             description: "How long DMA may arrive after a reset (base cards), us, up to 1000000",

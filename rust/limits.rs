@@ -41,6 +41,8 @@ pub(crate) struct Limits {
     pub(crate) base_read_any: bool,
     /// Cards with a relay switch by themselves.
     pub(crate) relay: bool,
+    /// Contexts may use memory of another process.
+    pub(crate) foreign_memory: bool,
 }
 
 /// Largest value of `max_contexts`: 64 Ki contexts and as many groups, one for each context, at 256
@@ -89,6 +91,7 @@ impl Limits {
             ),
             base_read_any: parameter!(base_read_any) != 0,
             relay: parameter!(relay) != 0,
+            foreign_memory: parameter!(foreign_memory) != 0,
         })
     }
 }

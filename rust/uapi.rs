@@ -377,6 +377,7 @@ pub(crate) mod feature {
     pub(crate) const SNAPSHOT_UNIT: u64 = 1 << 3;
     pub(crate) const RELAY: u64 = 1 << 4;
     pub(crate) const IOMMU: u64 = 1 << 32;
+    pub(crate) const FOREIGN_MEMORY: u64 = 1 << 33;
 }
 
 pub(crate) const SLOT_QUARANTINED: u32 = 1 << 0;

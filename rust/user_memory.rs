@@ -17,16 +17,12 @@ use kernel::{
 pub(crate) struct Process(ARef<MmWithUser>);
 
 impl Process {
-    /// Returns the address space of the process `pid` in the caller's pid namespace; `None`: `pid`
-    /// is 0.
+    /// Returns the address space of the process `pid` in the caller's pid namespace.
     ///
     /// `EPERM`: the caller may not change the memory of other processes. `ESRCH`: there is no such
     /// process, or the process has no memory.
-    pub(crate) fn new(pid: u32) -> Result<Option<Self>> {
-        match pid {
-            0 => Ok(None),
-            pid => address_space(pid).map(Self).map(Some),
-        }
+    pub(crate) fn new(pid: u32) -> Result<Self> {
+        address_space(pid).map(Self)
     }
 
     /// Returns the memory from `address` on.
@@ -46,14 +42,12 @@ pub(crate) struct UserMemory {
 }
 
 impl UserMemory {
-    /// Returns the memory from `address` on of the process `pid` in the caller's pid namespace; 0:
-    /// of the caller. The errors are those of [`Process::new`].
-    pub(crate) fn new(address: u64, pid: u32) -> Result<Self> {
-        let own = Self {
+    /// Returns the memory of the caller from `address` on.
+    pub(crate) fn of_caller(address: u64) -> Self {
+        Self {
             address,
             process: None,
-        };
-        Ok(Process::new(pid)?.map_or(own, |process| process.memory(address)))
+        }
     }
 
     /// Returns the address of the first byte.

@@ -342,7 +342,9 @@ FM_TEST(bad, arena)
 	int eventfd_of_ours = eventfd(0, EFD_CLOEXEC);
 	void *own = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct fermata_card_info info;
+	bool foreign;
 
+	foreign = fm_foreign_memory();
 	fm_stages_make(fds);
 	fm_card_info(&info);
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.length = 0);
@@ -374,11 +376,11 @@ FM_TEST(bad, arena)
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.flags = FERMATA_ARENA_SHARED | FERMATA_ARENA_USER;
 		a.arena.fd = fds[FM_READY]; a.arena.user_addr = (uintptr_t)own);
 	REFUSED(ARENA_CREATE, FM_SETUP, EINVAL, a.arena.pid = getpid());
-	REFUSED(ARENA_CREATE, FM_SETUP, ESRCH, a.arena.flags = FERMATA_ARENA_USER;
+	REFUSED(ARENA_CREATE, FM_SETUP, foreign ? ESRCH : EPERM, a.arena.flags = FERMATA_ARENA_USER;
 		a.arena.user_addr = (uintptr_t)own; a.arena.pid = 0x7fffffff);
-	REFUSED(ARENA_CREATE, FM_SETUP, ESRCH, a.arena.flags = FERMATA_ARENA_USER;
+	REFUSED(ARENA_CREATE, FM_SETUP, foreign ? ESRCH : EPERM, a.arena.flags = FERMATA_ARENA_USER;
 		a.arena.user_addr = (uintptr_t)own; a.arena.pid = ~0U);
-	REFUSED(ARENA_CREATE, FM_SETUP, EFAULT, a.arena.flags = FERMATA_ARENA_USER;
+	REFUSED(ARENA_CREATE, FM_SETUP, foreign ? EFAULT : EPERM, a.arena.flags = FERMATA_ARENA_USER;
 		a.arena.user_addr = FM_PAGE; a.arena.pid = getpid());
 	REFUSED(SNAPSHOT_CREATE, FM_SETUP, EINVAL, a.snap.pid = getpid());
 	SHARED_REFUSED(EBADF, -1, 0);

@@ -179,6 +179,7 @@ FM_TEST(blocked, defect_01_unbind_ends)
 	if (uffd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
 	ASSERT_NE(NULL, fm_pci());
+	fm_foreign_memory();
 	fm_stages_make(fds);
 	begin_all(uffd, fds);
 	EXPECT_LT(50, count);
@@ -217,6 +218,7 @@ FM_TEST(blocked, defect_01_reset_ends)
 		SKIP(return, "this kernel has no userfaultfd");
 	if (!fm_pci() || !fm_reset_by("flr"))
 		SKIP(return, "the function cannot be reset");
+	fm_foreign_memory();
 	fm_stages_make(fds);
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	begin_all(uffd, fds);
@@ -255,6 +257,7 @@ FM_TEST(blocked, defect_01_unbind_ends_beside_fuse)
 	if (file < 0)
 		SKIP(return, "this kernel has no FUSE");
 	ASSERT_NE(NULL, fm_pci());
+	fm_foreign_memory();
 	fm_stages_make(fds);
 	count = 3;
 	for (i = 0; i < count; i++) {

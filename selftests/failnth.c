@@ -281,6 +281,8 @@ TEST_F_TIMEOUT(failnth, name, 300)						\
 {										\
 	const char *why = make_all_fail();					\
 										\
+	if (!why && !fm_foreign_memory())					\
+		why = "FERMATA_MODULE does not name the module";		\
 	if (why)								\
 		SKIP(return, "%s", why);					\
 	walk(_metadata, stage, call, done);					\

@@ -32,7 +32,7 @@ FM_TEST(info, point_19_outputs_are_zeroed_then_filled)
 	EXPECT_EQ(0, card.contexts);
 	EXPECT_LT(0, card.max_contexts);
 	EXPECT_LE(1 << 20, card.max_arena);
-	EXPECT_EQ(0, card.features & ~(0x1fULL | FERMATA_FEATURE_IOMMU));
+	EXPECT_EQ(0, card.features & ~(0x1fULL | FERMATA_FEATURE_IOMMU | FERMATA_FEATURE_FOREIGN_MEMORY));
 
 	memset(&slot, 0xa5, sizeof(slot));
 	slot.size = sizeof(slot);

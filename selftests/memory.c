@@ -332,6 +332,7 @@ FM_TEST(memcg, defect_06_limit_holds_for_every_call)
 	if (why || uffd < 0)
 		SKIP(return, "%s", why ? why : "this kernel has no userfaultfd");
 	close(uffd);
+	fm_foreign_memory();
 	fm_fork(&ch);
 	if (!ch.pid)
 		block_in_calls(&ch);

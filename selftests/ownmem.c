@@ -246,6 +246,12 @@ static int place_in(int fd, pid_t pid)
 	return rc ? rc : config.flags;
 }
 
+#define NEED_FOREIGN_MEMORY()							\
+do {										\
+	if (!fm_foreign_memory())						\
+		SKIP(return, "FERMATA_MODULE does not name the module");	\
+} while (0)
+
 /* An arena and, if the card supports it, a snapshot buffer after the arena. */
 FM_TEST(own, memory_of_another_process)
 {
@@ -264,6 +270,7 @@ FM_TEST(own, memory_of_another_process)
 	u8 *mem;
 	u64 at;
 
+	NEED_FOREIGN_MEMORY();
 	fm_huge_pages(1);
 	mem = fm_map_kind(FM_MEMFD_HUGETLB, FM_HUGE, &fd);
 	at = fork_with_memory(&ch, fd, mem, FM_HUGE);
@@ -304,6 +311,7 @@ FM_TEST(own, pages_that_are_not_in_place)
 	size_t len = fm_translated() ? FM_HUGE : FM_PAGE;
 	struct fm_ctx c;
 
+	NEED_FOREIGN_MEMORY();
 	fm_ctx_setup(&c, FM_LIST, -1);
 	EXPECT_EQ(0, place_in(c.fd, getpid()));
 	ASSERT_EQ(0, fm_arena_own(&c, mem, len));
@@ -341,6 +349,7 @@ FM_TEST(own, processes_without_memory)
 	struct fm_child ch;
 	struct fm_ctx c;
 
+	NEED_FOREIGN_MEMORY();
 	fm_ctx_setup(&c, FM_LIST, -1);
 	/* A kernel thread, and a process that has ended: before and after its parent reaps it. */
 	EXPECT_EQ(-ESRCH, take_of(c.fd, 2, page));
@@ -391,6 +400,7 @@ FM_TEST(own, memory_of_another_process_needs_capabilities)
 	u64 before = fm_pins();
 	struct fm_ctx c;
 
+	NEED_FOREIGN_MEMORY();
 	fm_ctx_setup(&c, FM_LIST, -1);
 	EXPECT_EQ(-EPERM, take_with(0, c.fd, page));
 	EXPECT_EQ(-EPERM, take_with(CAP(CAP_CHECKPOINT_RESTORE) | CAP(CAP_SYS_NICE), c.fd, page));
@@ -425,6 +435,7 @@ FM_TEST(own, comparison_without_own_memory)
 	struct fm_child ch;
 	struct fm_ctx c;
 
+	NEED_FOREIGN_MEMORY();
 	fm_ctx_setup(&c, FM_LIST, -1);
 	EXPECT_EQ(0, place_in(c.fd, getpid()));
 	EXPECT_EQ(-EPERM, with_caps(0, compare_of, c.fd, NULL));
@@ -436,6 +447,38 @@ FM_TEST(own, comparison_without_own_memory)
 	fm_reap(&ch);
 	EXPECT_EQ(-ESRCH, place_in(c.fd, ch.pid));
 	close(c.fd);
+}
+
+FM_TEST(own, memory_of_another_process_is_off_by_default)
+{
+	void *page = fm_map(NULL, FM_PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct fermata_snapshot_create snap = {
+		.size = sizeof(snap), .flags = FERMATA_SNAPSHOT_USER, .length = FM_PAGE,
+		.user_addr = (uintptr_t)page, .pid = getpid()
+	};
+	struct fermata_card_info info;
+	u64 before;
+	struct fm_ctx c;
+
+	if (!fm_module_known())
+		SKIP(return, "FERMATA_MODULE does not name the module");
+	fm_module_reload("");
+	fm_card_info(&info);
+	EXPECT_EQ(0, info.features & FERMATA_FEATURE_FOREIGN_MEMORY);
+	before = fm_pins();
+	fm_ctx_setup(&c, FM_LIST, -1);
+	EXPECT_EQ(-EPERM, take_of(c.fd, getpid(), page));
+	EXPECT_EQ(-EPERM, take_of(c.fd, 0x7fffffff, page));
+	EXPECT_EQ(-EPERM, fm_ioctl(c.fd, FERMATA_IOC_SNAPSHOT_CREATE, &snap));
+	EXPECT_EQ(-EPERM, place_in(c.fd, getpid()));
+	EXPECT_EQ(before, fm_pins());
+	/* A program's own memory needs no permission. */
+	EXPECT_EQ(0, fm_arena_own(&c, page, FM_PAGE));
+	close(c.fd);
+	ASSERT_TRUE(fm_foreign_memory());
+	fm_card_info(&info);
+	EXPECT_NE(0, info.features & FERMATA_FEATURE_FOREIGN_MEMORY);
+	fm_module_reload(getenv("FERMATA_MODULE_ARGS"));
 }
 
 /* --- own memory as snapshot buffer ------------------------------------------------ */

@@ -104,6 +104,7 @@
 #define FERMATA_FEATURE_SNAPSHOT_UNIT	(1ULL << 3) /* snapshots unforgeable */
 #define FERMATA_FEATURE_RELAY		(1ULL << 4) /* slots switch by themselves */
 #define FERMATA_FEATURE_IOMMU		(1ULL << 32) /* card behind an IOMMU */
+#define FERMATA_FEATURE_FOREIGN_MEMORY	(1ULL << 33) /* @pid is allowed (foreign_memory) */
 
 /**
  * struct fermata_card_info - FERMATA_IOC_CARD_INFO: what the card is
@@ -349,8 +350,10 @@ struct fermata_setup {
  * it cannot stay pinned: device memory, memfd_secret(), a shared mapping of a file
  * that is kept on a device.  EOPNOTSUPP: the card cannot reach it at one range
  * of addresses: there is no IOMMU, and it is not physically contiguous; or it is a
- * file of a DAX file system.  With @pid: EPERM: the caller has neither CAP_SYS_ADMIN
- * nor both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE in the initial user namespace.
+ * file of a DAX file system.  With @pid: EPERM: the module parameter foreign_memory
+ * is 0, as it is by default (FERMATA_FEATURE_FOREIGN_MEMORY), or the caller has neither
+ * CAP_SYS_ADMIN nor both CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE in the initial user
+ * namespace.
  * ESRCH: there is no such process, or the process has no memory (any more).
  * FERMATA_ARENA_SHARED: EBADF: @fd is not a descriptor.  EINVAL: @fd is not a context; its
  * arena has no such part; or FERMATA_ARENA_FIXED_BASE is missing and the other arena

@@ -28,6 +28,7 @@ impl Call<'_> {
             (card.identity.has_snapshot_unit(), feature::SNAPSHOT_UNIT),
             (card.has_relay(), feature::RELAY),
             (card.translated, feature::IOMMU),
+            (card.limits.foreign_memory, feature::FOREIGN_MEMORY),
         ];
         user.value = uapi::CardInfo {
             uapi_version: uapi::UAPI_VERSION,

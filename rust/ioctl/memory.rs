@@ -7,7 +7,7 @@ use crate::{
     argument::{check_flags, check_zero},
     context::{ContextFile, Source},
     uapi,
-    user_memory::UserMemory,
+    user_memory::{Process, UserMemory},
 };
 use kernel::{
     prelude::*,
@@ -50,7 +50,7 @@ impl Call<'_> {
         }
         user.check_writable()?;
         let (from, base) = if has(uapi::ARENA_USER) {
-            let memory = UserMemory::new(arena.user_addr, arena.pid)?;
+            let memory = self.memory(arena.user_addr, arena.pid)?;
             (Source::Own(memory), base.or(Some(arena.user_addr)))
         } else if has(uapi::ARENA_SHARED) {
             let with = ContextFile::get(arena.fd, self.file)?;
@@ -80,13 +80,33 @@ impl Call<'_> {
         user.check_writable()?;
         let own = match is_own {
             true => Some((
-                UserMemory::new(snapshot.user_addr, snapshot.pid)?,
+                self.memory(snapshot.user_addr, snapshot.pid)?,
                 snapshot.length,
             )),
             false => None,
         };
         user.value.length = self.context.create_snapshot(own)?;
         user.write()
+    }
+
+    /// Returns the memory from `address` on of the process `pid`; 0: of the caller. The errors are
+    /// those of [`Call::process`].
+    fn memory(&self, address: u64, pid: u32) -> Result<UserMemory> {
+        Ok(match self.process(pid)? {
+            Some(process) => process.memory(address),
+            None => UserMemory::of_caller(address),
+        })
+    }
+
+    /// Returns the address space of the process `pid`; `None`: `pid` is 0. `EPERM`: the
+    /// administrator lets no context use memory of another process. The other errors are those of
+    /// [`Process::new`].
+    pub(super) fn process(&self, pid: u32) -> Result<Option<Process>> {
+        match pid {
+            0 => Ok(None),
+            _ if !self.context.card.limits.foreign_memory => Err(EPERM),
+            pid => Process::new(pid).map(Some),
+        }
     }
 
     pub(super) fn snapshot_read(&self) -> Result {

@@ -11,7 +11,6 @@ use crate::{
     sched::{Failure, PastJobs, Time},
     trace,
     uapi::{self, state},
-    user_memory::Process,
 };
 use kernel::{bindings, prelude::*};
 
@@ -29,7 +28,7 @@ impl Call<'_> {
         let config = user.value;
         check_flags(config.flags, 0)?;
         // Whatever memory the context has.
-        let process = Process::new(config.pid)?;
+        let process = self.process(config.pid)?;
         let id = self.context.id()?;
         let fd = (config.fd != -1).then_some(config.fd);
         let (events, is_same) = self.context.client.notifier.eventfd(fd)?;

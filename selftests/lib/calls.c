@@ -171,6 +171,8 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 
 u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
 {
+	struct fermata_card_info info;
+
 	*in = *out = false;
 	switch (cmd) {
 	case FERMATA_IOC_ARENA_CREATE:
@@ -182,8 +184,9 @@ u64 *fm_call_pointer(unsigned long cmd, union fm_arg *a, bool *in, bool *out)
 		*in = fm_confines();
 		a->snap.flags = FERMATA_SNAPSHOT_USER;
 		a->snap.length = FM_PAGE;
-		/* Take the path that pins the memory of any process. */
-		a->snap.pid = getpid();
+		/* Take the path that pins the memory of any process, if that is allowed. */
+		fm_card_info(&info);
+		a->snap.pid = info.features & FERMATA_FEATURE_FOREIGN_MEMORY ? getpid() : 0;
 		return (u64 *)&a->snap.user_addr;
 	case FERMATA_IOC_SNAPSHOT_READ:
 		*out = true;

@@ -489,3 +489,19 @@ void fm_module_reload(const char *args)
 	fm_module_load(args);
 	fm_until_node();
 }
+
+bool fm_foreign_memory(void)
+{
+	const char *given = getenv("FERMATA_MODULE_ARGS");
+	struct fermata_card_info info;
+	char args[512];
+
+	fm_card_info(&info);
+	if (info.features & FERMATA_FEATURE_FOREIGN_MEMORY)
+		return true;
+	if (!fm_module_known())
+		return false;
+	snprintf(args, sizeof(args), "%s foreign_memory=1", given ? given : "");
+	fm_module_reload(args);
+	return true;
+}

@@ -149,6 +149,11 @@ void fm_module_load(const char *args);
 void fm_until_node(void);
 /* Removes the module, loads it, and waits for the card; dies if any of these steps fails. */
 void fm_module_reload(const char *args);
+/*
+ * Lets contexts use memory of other processes from now on, if necessary by loading the module again,
+ * for which no context may be open; false: not possible.
+ */
+bool fm_foreign_memory(void);
 
 /* --- contexts ---------------------------------------------------------------- */
 

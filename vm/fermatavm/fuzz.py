@@ -52,7 +52,7 @@ def main():
     name = f"fuzz-{args.profile}"
     ko = module.build(kernel_named(DEBUG).ensure())
     options = ["--kernel", DEBUG, "--card", f"profile={args.profile},slots=linkedlist+membench+sha256+blockmix,imports=1"]
-    options += ["--iommu", args.iommu, "--name", name]
+    options += ["--iommu", args.iommu, "--params", "foreign_memory=1", "--name", name]
     options += ["--timeout", str(args.time + 600), "--add", f"{CORPUS}:corpus.txt"]
     fuzz = ["/selftests/leftovers", "fermata-fuzz", "--time", str(args.time), "--seed", str(args.seed)]
     status = boot.run(boot.parse([*options, "--", *fuzz]))

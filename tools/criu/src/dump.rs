@@ -4,7 +4,7 @@
 use crate::image::{
     self, ContextRecord, EventfdRecord, Late, OwnArena, OwnMemory, Part, Past, Record,
 };
-use crate::process::{index_of, is_card, Process};
+use crate::process::{check_memory, index_of, is_card, Process};
 use crate::restore::Key;
 use crate::{complain, tell};
 use anyhow::{bail, ensure, Context as _, Result};
@@ -38,6 +38,8 @@ struct Dump {
     gangs: HashSet<(u64, u32)>,
     /// Eventfds of the processes.
     eventfds: Vec<OwnedFd>,
+    /// Whether the contexts of all processes can be restored.
+    is_checked: bool,
 }
 
 fn dump() -> MutexGuard<'static, Dump> {
@@ -47,6 +49,10 @@ fn dump() -> MutexGuard<'static, Dump> {
 
 /// Holds the jobs of a stopped process.
 pub(crate) fn hold(pid: i32) -> Result<()> {
+    // The root of all processes is the first.
+    if !std::mem::replace(&mut dump().is_checked, true) {
+        check_memory(pid)?;
+    }
     let process = Process::new(pid)?;
     let mut contexts = Vec::new();
     let mut indices = HashSet::new();

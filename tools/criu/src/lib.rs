@@ -28,11 +28,18 @@ pub static CR_PLUGIN_DESC: Descriptor = Descriptor::new(c"fermata", init, exit)
     .with(Hook::ResumeDevicesLate, resume as *const ())
     .with(Hook::CheckpointDevices, hold as *const ());
 
-/// CRIU begins. Nothing is held or restored yet.
+/// CRIU begins. Nothing is stopped, held or restored yet.
 unsafe extern "C" fn init(stage: c_int) -> c_int {
     guard("init", || {
-        if Stage::from(stage) == Stage::Restore {
-            restore::make_table()?;
+        match Stage::from(stage) {
+            Stage::Dump => {
+                let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+                if let Some(root) = process::root_of_dump(arguments) {
+                    process::check_memory(root)?;
+                }
+            }
+            Stage::Restore => restore::make_table()?,
+            Stage::PreDump | Stage::Other => {}
         }
         Ok(Some(0))
     })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The contexts of a process: its descriptors and mappings of cards.
 
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use fermata::Context;
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
 use std::fs;
@@ -96,6 +96,17 @@ impl Process {
         Ok(maps.lines().filter_map(mapped_index).collect())
     }
 
+    /// Returns the children of all threads of the process.
+    fn children(&self) -> Result<Vec<i32>> {
+        let mut children = Vec::new();
+        for thread in fs::read_dir(self.folder.join("task"))? {
+            let of_thread = fs::read_to_string(thread?.path().join("children"))?;
+            let numbers = of_thread.split_whitespace();
+            children.extend(numbers.filter_map(|number| number.parse::<i32>().ok()));
+        }
+        Ok(children)
+    }
+
     /// Returns the number of the process in its own pid namespace, and its real user.
     pub(crate) fn identity(&self) -> Result<(i32, u32)> {
         let status = fs::read_to_string(self.folder.join("status"))?;
@@ -108,6 +119,38 @@ impl Process {
         let user = words("Uid:")?;
         let pid = pid.last().context("no pid")?.parse()?;
         Ok((pid, user.first().context("no user")?.parse()?))
+    }
+}
+
+/// Checks that the contexts of a process and of its descendants can be restored. What cannot be read
+/// is left to the dump: a process that is not stopped yet may end.
+pub(crate) fn check_memory(pid: i32) -> Result<()> {
+    let Ok(process) = Process::new(pid) else {
+        return Ok(());
+    };
+    for (_, context) in process.contexts().unwrap_or_default() {
+        ensure!(
+            !context.lacks_foreign_memory().unwrap_or(false),
+            "process {pid} has an arena or a snapshot buffer in its own memory, which could not be \
+             restored: load the module with foreign_memory=1"
+        );
+    }
+    let children = process.children().unwrap_or_default();
+    children.into_iter().try_for_each(check_memory)
+}
+
+/// Returns the process that CRIU's arguments name as the root of the dump. A client of CRIU's service
+/// names it in another way.
+pub(crate) fn root_of_dump(arguments: impl Iterator<Item = String>) -> Option<i32> {
+    let mut arguments =
+        arguments.skip_while(|word| !word.starts_with("-t") && !word.starts_with("--tree"));
+    let word = arguments.next()?;
+    let value = word
+        .strip_prefix("--tree")
+        .or_else(|| word.strip_prefix("-t"))?;
+    match value.strip_prefix('=').unwrap_or(value) {
+        "" => arguments.next()?.parse().ok(),
+        value => value.parse().ok(),
     }
 }
 
@@ -143,6 +186,17 @@ pub(crate) const fn index_of(number: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_root_of_the_dump_is_found() {
+        let root = |line: &str| root_of_dump(line.split(' ').map(str::to_owned));
+        assert_eq!(root("criu dump -D /tmp -t 12 -v4"), Some(12));
+        assert_eq!(root("criu dump --tree 12"), Some(12));
+        assert_eq!(root("criu dump --tree=12 -o log"), Some(12));
+        assert_eq!(root("criu dump -t12"), Some(12));
+        assert_eq!(root("criu swrk 3"), None);
+        assert_eq!(root("criu dump -t"), None);
+    }
 
     #[test]
     fn mappings_tell_their_context() {

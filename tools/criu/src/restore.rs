@@ -37,6 +37,7 @@ pub(crate) fn file(id: i32) -> Result<Option<RawFd>> {
     };
     let device = std::env::var_os(DEVICE).map_or(record.node.clone(), PathBuf::from);
     check_card(&device)?;
+    check_memory(&record, &device)?;
     let context = match &record.context {
         Some(dumped) => as_user(dumped.user, || restore_context(id, dumped, &device))??,
         None => Context::open(&device)?,
@@ -58,6 +59,21 @@ fn check_card(device: &Path) -> Result<()> {
     ensure!(
         is_device && is_card(stat.st_rdev),
         "{} is no fermata card: name one by {DEVICE}",
+        device.display()
+    );
+    Ok(())
+}
+
+/// Checks that the context of a record can have the memory that was its program's own.
+fn check_memory(record: &Record, device: &Path) -> Result<()> {
+    let late = record.context.as_ref().and_then(|context| context.late);
+    if late.is_none_or(|late| late.arena.is_none() && late.snapshot.is_none()) {
+        return Ok(());
+    }
+    ensure!(
+        Context::open(device)?.allows_foreign_memory()?,
+        "{}: the program had an arena or a snapshot buffer in its own memory: load the module with \
+         foreign_memory=1",
         device.display()
     );
     Ok(())

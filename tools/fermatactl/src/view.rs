@@ -241,13 +241,14 @@ impl CardView {
     }
 }
 
-const FEATURES: [(u64, &str); 6] = [
+const FEATURES: [(u64, &str); 7] = [
     (uapi::FEATURE_IRQ, "irq"),
     (uapi::FEATURE_WINDOW, "window"),
     (uapi::FEATURE_QUIESCENT, "quiescent"),
     (uapi::FEATURE_SNAPSHOT_UNIT, "snapshot-unit"),
     (uapi::FEATURE_RELAY, "relay"),
     (uapi::FEATURE_IOMMU, "iommu"),
+    (uapi::FEATURE_FOREIGN_MEMORY, "foreign-memory"),
 ];
 const SLOT_FLAGS: [(u64, &str); 5] = [
     (uapi::SLOT_QUARANTINED as u64, "quarantined"),

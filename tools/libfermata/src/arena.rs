@@ -192,9 +192,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPermitted`]: `pid` is not 0, and this process has
-    /// neither `CAP_SYS_ADMIN` nor both `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`. Other errors
-    /// are those of `FERMATA_IOC_ARENA_CREATE`.
+    /// [`Error::NotPermitted`]: `pid` is not 0, and the module parameter `foreign_memory` is 0
+    /// ([`Context::allows_foreign_memory`]), or this process has neither `CAP_SYS_ADMIN` nor both
+    /// `CAP_CHECKPOINT_RESTORE` and `CAP_SYS_PTRACE`. Other errors are those of `FERMATA_IOC_ARENA_CREATE`.
     ///
     /// # Safety
     ///

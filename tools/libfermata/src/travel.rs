@@ -107,6 +107,26 @@ impl Context {
         unsafe { self.call(uapi::IOC_CONFIG, argument) }
     }
 
+    /// Returns whether the context cannot be created again for another process: its arena or its
+    /// snapshot buffer is the program's own memory, and the module parameter `foreign_memory` is 0.
+    pub fn lacks_foreign_memory(&self) -> Result<bool> {
+        if self.allows_foreign_memory()? {
+            return Ok(false);
+        }
+        let config = match self.config(None, 0) {
+            Err(Error::NotReady) => return Ok(false),
+            config => config?,
+        };
+        let is_own = config.arena_flags & uapi::ARENA_USER != 0;
+        Ok(is_own || config.snapshot_flags & uapi::SNAPSHOT_USER != 0)
+    }
+
+    /// Returns whether contexts of the card may use memory of another process
+    /// ([`Context::use_memory_of`]): the module parameter `foreign_memory`.
+    pub fn allows_foreign_memory(&self) -> Result<bool> {
+        Ok(self.card_info()?.features & uapi::FEATURE_FOREIGN_MEMORY != 0)
+    }
+
     /// Sets, in a context that has had no job, the outcome of the jobs of another context: `last`
     /// is the status of the other context, whose last job has ended, and `results` are registers
     /// that are declared as results, with their values. [`Error::Busy`]: the context has had a job.

@@ -108,6 +108,7 @@ constants! {
     FEATURE_SNAPSHOT_UNIT: u64 = 1 << 3;
     FEATURE_RELAY: u64 = 1 << 4;
     FEATURE_IOMMU: u64 = 1 << 32;
+    FEATURE_FOREIGN_MEMORY: u64 = 1 << 33;
     SLOT_QUARANTINED: u32 = 1 << 0;
     SLOT_BOUNDARY: u32 = 1 << 1;
     SLOT_BOUNDARY_ONLY: u32 = 1 << 2;

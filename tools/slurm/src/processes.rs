@@ -2,7 +2,7 @@
 //! The processes of the program, and their jobs on cards, which are held while Slurm suspends the
 //! job: Slurm only stops processes, and a card would continue.
 
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use fermata::{owner, Context};
 use rustix::process::{kill_process, Pid, Signal};
 use std::fs;
@@ -67,6 +67,25 @@ impl Suspended {
             let _ = kill_process(pid, Signal::CONT);
         }
     }
+}
+
+/// Checks that CRIU can restore the contexts of all processes of the caller's cgroup.
+pub(crate) fn check_memory() -> Result<()> {
+    for pid in others()? {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        for number in owner::descriptors(pid).unwrap_or_default() {
+            // It may have been closed.
+            let Ok(context) = owner::context(pid, number) else {
+                continue;
+            };
+            ensure!(
+                !context.lacks_foreign_memory().unwrap_or(false),
+                "process {pid} has an arena or a snapshot buffer in its own memory, which could not \
+                 be restored: load the module with foreign_memory=1"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn is_held(context: &Context) -> bool {

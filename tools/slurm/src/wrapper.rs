@@ -7,7 +7,7 @@
 //! time the program is restored.
 
 use crate::card;
-use crate::processes::Suspended;
+use crate::processes::{check_memory, Suspended};
 use anyhow::{bail, ensure, Context as _, Result};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{fcntl_setfl, fstat, OFlags};
@@ -152,6 +152,9 @@ impl Run {
     }
 
     fn save(&self, program: &Program, images: &Images) -> Result<()> {
+        if !self.checkpoint {
+            check_memory()?;
+        }
         let image = images.begin()?;
         let record = Record {
             pipes: (!self.checkpoint).then(|| program.pipes.clone()),
