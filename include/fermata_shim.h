@@ -14,6 +14,8 @@
 #include <linux/workqueue.h>
 
 struct device;
+struct file;
+struct file_operations;
 struct irq_work;
 struct lock_class_key;
 struct page;
@@ -53,6 +55,8 @@ void fermata_irq_work_init(struct irq_work *work,
 			   void (*func)(struct irq_work *work));
 void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);
 void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
+struct file *fermata_hold_file(const struct file_operations *operations,
+			       void *hold);
 bool fermata_dma_is_translated(struct device *dev);
 unsigned int fermata_dma_neighbours(struct device *dev, int *group);
 bool fermata_dma_is_coherent(struct device *dev);

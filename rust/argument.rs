@@ -52,6 +52,15 @@ impl<T: Argument> User<T> {
         })
     }
 
+    /// Checks that the program's structure is at least as large as the driver's, for an answer that
+    /// must not get lost. `EINVAL`.
+    pub(crate) fn check_complete(&self) -> Result {
+        match self.common == size_of::<T>() {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
+    }
+
     /// Checks that the answer can be written, by writing back the bytes that were read. Called
     /// before a change that cannot be undone.
     pub(crate) fn check_writable(&self) -> Result {

@@ -29,6 +29,7 @@ mod engine_id;
 mod fdinfo;
 mod file;
 mod gate;
+mod hold;
 mod image;
 mod ioctl;
 mod limits;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/anon_inodes.h>
 #include <linux/capability.h>
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
+#include <linux/fcntl.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/hrtimer.h>
@@ -43,6 +45,7 @@ static_assert(sizeof(struct fermata_outcome) == 56);
 static_assert(sizeof(struct fermata_start) == 16);
 static_assert(sizeof(struct fermata_preempt) == 16);
 static_assert(sizeof(struct fermata_resume) == 16);
+static_assert(sizeof(struct fermata_hold) == 16);
 static_assert(sizeof(struct fermata_status) == 176);
 static_assert(sizeof(struct fermata_hint) == 16);
 static_assert(sizeof(struct fermata_wait) == 24);
@@ -167,6 +170,14 @@ void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms)
 		queue_delayed_work(system_freezable_wq, work, msecs_to_jiffies(ms));
 	else
 		mod_delayed_work(system_freezable_wq, work, 0);
+}
+
+/* Returns a new file with @operations that has @hold as its private data. */
+struct file *fermata_hold_file(const struct file_operations *operations,
+			       void *hold)
+{
+	return anon_inode_getfile("[fermata-hold]", operations, hold,
+				  O_RDWR | O_CLOEXEC);
 }
 
 /* Returns whether DMA addresses of @dev go through an IOMMU page table. */

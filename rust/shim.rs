@@ -38,6 +38,10 @@ unsafe extern "C" {
         func: unsafe extern "C" fn(*mut bindings::work_struct),
     );
     pub(crate) fn fermata_delayed_work_queue(work: *mut bindings::delayed_work, ms: c_uint);
+    pub(crate) fn fermata_hold_file(
+        operations: *const bindings::file_operations,
+        hold: *mut c_void,
+    ) -> *mut bindings::file;
     pub(crate) fn fermata_put_pages(pages: *mut *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
 

@@ -68,6 +68,8 @@ pub(crate) enum Request {
     Doorbell,
     Hint,
     Close,
+    HoldBegin,
+    HoldEnd,
 }
 
 /// A reason why a job wants a slot, in the numbers of `fermata_arrival`.

@@ -185,6 +185,13 @@ arguments! {
         context: u32,
         reserved: u32,
     }
+    /// `struct fermata_hold`
+    Hold, 16 {
+        size: u32,
+        flags: u32,
+        context: u32,
+        fd: i32,
+    }
     /// `struct fermata_status`
     Status, 176 {
         size: u32,
@@ -352,6 +359,7 @@ sized_arguments!(
     Start,
     Preempt,
     Resume,
+    Hold,
     Status,
     Hint,
     Doorbell,
@@ -430,6 +438,7 @@ pub(crate) mod attribute {
     pub(crate) const DISABLED: u32 = 1 << 0;
     pub(crate) const THROTTLED: u32 = 1 << 1;
     pub(crate) const NO_SLOT: u32 = 1 << 2;
+    pub(crate) const HOLD: u32 = 1 << 3;
 }
 
 /// `FERMATA_WAITS_*`
@@ -542,6 +551,7 @@ pub(crate) mod ioc {
     pub(crate) const HINT: u32 = ioctl::_IO(MAGIC, 0x36);
     pub(crate) const DOORBELL: u32 = ioctl::_IO(MAGIC, 0x37);
     pub(crate) const OUTCOME: u32 = ioctl::_IO(MAGIC, 0x38);
+    pub(crate) const HOLD: u32 = ioctl::_IO(MAGIC, 0x39);
     pub(crate) const PARAM: u32 = ioctl::_IO(MAGIC, 0x40);
     pub(crate) const RESERVE: u32 = ioctl::_IO(MAGIC, 0x41);
     pub(crate) const CONTEXT_INFO: u32 = ioctl::_IO(MAGIC, 0x50);

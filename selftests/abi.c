@@ -131,6 +131,12 @@ AT(fermata_resume, size, 0, 4);
 AT(fermata_resume, flags, 4, 4);
 AT(fermata_resume, context, 8, 4);
 AT(fermata_resume, reserved, 12, 4);
+SIZE(fermata_hold, 16);
+AT(fermata_hold, size, 0, 4);
+AT(fermata_hold, flags, 4, 4);
+AT(fermata_hold, context, 8, 4);
+AT(fermata_hold, fd, 12, 4);
+
 SIZE(fermata_status, 176);
 AT(fermata_status, size, 0, 4);
 AT(fermata_status, flags, 4, 4);
@@ -302,6 +308,7 @@ CALL(FERMATA_IOC_EVENTFD, 0xfa35);
 CALL(FERMATA_IOC_HINT, 0xfa36);
 CALL(FERMATA_IOC_DOORBELL, 0xfa37);
 CALL(FERMATA_IOC_OUTCOME, 0xfa38);
+CALL(FERMATA_IOC_HOLD, 0xfa39);
 CALL(FERMATA_IOC_PARAM, 0xfa40);
 CALL(FERMATA_IOC_RESERVE, 0xfa41);
 CALL(FERMATA_IOC_CONTEXT_INFO, 0xfa50);
@@ -408,6 +415,7 @@ FM_TEST(driver, every_number_is_known)
 		FERMATA_IOC_HINT,
 		FERMATA_IOC_DOORBELL,
 		FERMATA_IOC_OUTCOME,
+		FERMATA_IOC_HOLD,
 		FERMATA_IOC_PARAM,
 		FERMATA_IOC_RESERVE,
 		FERMATA_IOC_CONTEXT_INFO,
@@ -429,7 +437,7 @@ FM_TEST(driver, every_number_is_known)
 FM_TEST(driver, other_numbers_are_enotty)
 {
 	static const unsigned int holes[] = {
-		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x39, 0x3f, 0x44, 0x54, 0x63, 0x66, 0x80,
+		0x02, 0x0f, 0x15, 0x1f, 0x24, 0x2f, 0x3a, 0x3f, 0x44, 0x54, 0x63, 0x66, 0x80,
 		0xff
 	};
 	struct fermata_status st = { .size = sizeof(st) };

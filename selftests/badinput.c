@@ -186,7 +186,7 @@ FM_TEST(bad, read_only_argument_changes_nothing)
 	static const unsigned long outputs[] = {
 		FERMATA_IOC_CARD_INFO, FERMATA_IOC_SLOT_INFO, FERMATA_IOC_SETUP,
 		FERMATA_IOC_ARENA_CREATE, FERMATA_IOC_SNAPSHOT_CREATE, FERMATA_IOC_START,
-		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM,
+		FERMATA_IOC_STATUS, FERMATA_IOC_WAIT, FERMATA_IOC_PARAM, FERMATA_IOC_HOLD,
 		FERMATA_IOC_RESERVE, FERMATA_IOC_GROUP, FERMATA_IOC_GROUP_SET
 	};
 	u8 *page = mmap(NULL, FM_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -606,6 +606,8 @@ FM_TEST(bad, params)
 	REFUSED(PARAM, FM_READY, ESRCH, a.param.context = 0xfffffff0);
 	REFUSED(PREEMPT, FM_HELD, ESRCH, a.preempt.context = 0xfffffff0);
 	REFUSED(RESUME, FM_HELD, ESRCH, a.resume.context = 0xfffffff0);
+	REFUSED(HOLD, FM_HELD, ESRCH, a.hold.context = 0xfffffff0);
+	REFUSED(HOLD, FM_HELD, EINVAL, a.size = 12);
 	for (i = 0; i < 2; i++) {
 		u64 before = fm_param_get(fds[FM_READY], params[i]);
 

@@ -363,6 +363,16 @@ WALK_IOCTL(config_of_own_memory, OWN, CONFIG, 0, config, .fd = -1, .pid = getpid
 WALK_IOCTL(outcome, HELD, OUTCOME, 0, outcome, .state = FERMATA_STATE_HELD, .count = 1,
 	   .regs = (uintptr_t)s->regs)
 WALK_IOCTL(preempt, RUNNING, PREEMPT, 0, preempt)
+
+static int begin_and_end_hold(struct scene *s)
+{
+	int hold = fm_hold_fd(s->c.fd);
+
+	return hold < 0 ? hold : close(hold);
+}
+
+WALK(hold, RUNNING, begin_and_end_hold, 0)
+
 WALK_IOCTL(resume, HELD, RESUME, -EBUSY, resume)
 
 static int open_node(struct scene *s)

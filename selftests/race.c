@@ -142,6 +142,19 @@ static int call_eventfd(int fd, u64 dice)
 	return rc;
 }
 
+/* The hold ends at once, or a little later. */
+static int call_hold(int fd, u64 dice)
+{
+	int hold = fm_hold_fd(fd);
+
+	if (hold < 0)
+		return hold;
+	if (dice & 1)
+		fm_sleep_us(dice % 1000);
+	close(hold);
+	return 0;
+}
+
 static int call_poll(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN | POLLPRI };
@@ -151,7 +164,7 @@ static int call_poll(int fd)
 
 enum call {
 	CARD_INFO, SLOT_INFO, SETUP, ARENA_CREATE, SNAPSHOT_CREATE, SNAPSHOT_READ,
-	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM,
+	SNAPSHOT_WRITE, REGS_WRITE, REGS_READ, RESULTS, REGS_LIST, START, PREEMPT, HOLD, HOLD_FD, RESUME, STATUS, WAIT, EVENTFD, HINT, PARAM,
 	PARAM_TO_SET, RESERVE_TO_SET, RESERVE, CONTEXT_INFO, HISTOGRAM, PREEMPT_OTHER, RESUME_OTHER,
 	ENABLE_OTHER, POLICY, GROUP,
 	GANG, GROUP_SET, CONFIG, OUTCOME, MMAP, POLL, CALLS
@@ -159,7 +172,7 @@ enum call {
 
 static const char * const call_names[CALLS] = {
 	"CARD_INFO", "SLOT_INFO", "SETUP", "ARENA_CREATE", "SNAPSHOT_CREATE", "SNAPSHOT_READ",
-	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "HOLD", "RESUME", "STATUS", "WAIT",
+	"SNAPSHOT_WRITE", "REGS_WRITE", "REGS_READ", "RESULTS", "REGS_LIST", "START", "PREEMPT", "PREEMPT to hold", "HOLD", "RESUME", "STATUS", "WAIT",
 	"EVENTFD", "HINT", "PARAM", "PARAM to set", "RESERVE to set", "RESERVE", "CONTEXT_INFO", "HISTOGRAM",
 	"PREEMPT of another", "RESUME of another", "PARAM_ENABLED of another", "policy", "GROUP", "GANG", "GROUP_SET", "CONFIG", "OUTCOME", "mmap", "poll"
 };
@@ -257,6 +270,8 @@ static int call(enum call call, int fd, u64 dice)
 		return fm_preempt(fd, 0);
 	case HOLD:
 		return fm_preempt(fd, FERMATA_PREEMPT_HOLD);
+	case HOLD_FD:
+		return call_hold(fd, dice);
 	case RESUME:
 		return fm_resume(fd);
 	case STATUS: {

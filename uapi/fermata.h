@@ -31,11 +31,12 @@
  * - On an error, nothing was changed and the structure was not written, except
  *   where a call says so, and except as described below for EFAULT.
  * - The layout is the same for 32-bit and 64-bit programs.
- * - FERMATA_IOC_PREEMPT, _RESUME, _PARAM, _RESERVE and _GROUP act on the context
+ * - FERMATA_IOC_PREEMPT, _RESUME, _HOLD, _PARAM, _RESERVE and _GROUP act on the context
  *   that @context names: 0 is the caller's own; any other value is the number of
  *   a context of the card (struct fermata_context_info), whoever opened it.  A
  *   number takes CAP_SYS_ADMIN (EPERM), even that of the caller's own context,
- *   in addition to what the call takes anyway.  It works even if the caller's
+ *   in addition to what the call takes anyway; only _RESUME also takes the number of
+ *   a context that the caller's user has opened.  It works even if the caller's
  *   own context is not set up.  ESRCH: no context has the number, or the context
  *   is being closed.
  * - Times are in nanoseconds; points in time are on CLOCK_MONOTONIC of the
@@ -616,7 +617,7 @@ struct fermata_start {
 };
 
 /* fermata_preempt flags */
-#define FERMATA_PREEMPT_HOLD	(1U << 0) /* until FERMATA_IOC_RESUME */
+#define FERMATA_PREEMPT_HOLD	(1U << 0) /* until FERMATA_IOC_RESUME, see there */
 
 /**
  * struct fermata_preempt - FERMATA_IOC_PREEMPT: take the job off its slot
@@ -628,8 +629,9 @@ struct fermata_start {
  * Returns at once; the job is saved as soon as the engine allows.  Without
  * FERMATA_PREEMPT_HOLD the job waits again, behind the next job that waits for
  * its slot; if no other job waits, it resumes.  With FERMATA_PREEMPT_HOLD the job
- * stays off slots until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD).  A
- * job that finishes first is finished.  Holding a held job is not an error.
+ * stays off slots until FERMATA_IOC_RESUME (wait for FERMATA_EVENT_HELD), even if the
+ * caller exits: programs that read a held job use FERMATA_IOC_HOLD.  A job that
+ * finishes first is finished.  Holding a held job is not an error.
  *
  * ENOENT: no job, or it has ended.
  */
@@ -647,9 +649,12 @@ struct fermata_preempt {
  * @context:		in: 0: the caller's own; else the number of a context
  * @reserved:		in: 0
  *
- * A job that is not held stays as it is.  ENOENT: no job, or it has ended.  EIO: no
- * slot that the context may use is in service any more; the job stays held.  EPERM:
- * as with FERMATA_IOC_START.
+ * Ends what FERMATA_PREEMPT_HOLD and FERMATA_START_HELD have begun, whoever has
+ * asked for it.  While there are holds by FERMATA_IOC_HOLD, the job stays held until
+ * these are closed.  A job that is not held stays as it is.
+ *
+ * ENOENT: no job, or it has ended.  EIO: no slot that the context may use is in
+ * service any more; the job stays held.  EPERM: as with FERMATA_IOC_START.
  */
 struct fermata_resume {
 	__u32 size;
@@ -658,12 +663,43 @@ struct fermata_resume {
 	__u32 reserved;
 };
 
+/**
+ * struct fermata_hold - FERMATA_IOC_HOLD: hold the jobs while a descriptor is open
+ * @size:		in: sizeof(struct fermata_hold)
+ * @flags:		in: 0
+ * @context:		in: 0: the caller's own; else the number of a context
+ * @fd:			out: a new descriptor, O_CLOEXEC, which is the hold
+ *
+ * Takes the job off its slot as FERMATA_IOC_PREEMPT with FERMATA_PREEMPT_HOLD does, and
+ * returns at once (wait for FERMATA_EVENT_HELD).  There may be no job: one that is started
+ * meanwhile begins held.  The hold ends when the last duplicate of @fd is closed,
+ * by close(), exit or SIGKILL, and in no other way.  Holds count: when none is
+ * left, the job waits for a slot again, unless FERMATA_PREEMPT_HOLD or
+ * FERMATA_START_HELD holds it, too, or no slot that it may use is in service; then
+ * FERMATA_IOC_RESUME ends that.
+ *
+ * A hold of a member of a gang holds the jobs of all members.  While there is a hold,
+ * FERMATA_STATUS_HOLD is set.  @fd does not keep the context open; it can be duplicated
+ * and passed on, and nothing else.  /proc/PID/fdinfo/FD has the number of the
+ * context ("fermata-hold:").
+ *
+ * EINVAL: also if @size does not include @fd.  EMFILE, ENFILE: too many descriptors.
+ * ENOMEM.  ENOSPC: 2^32 - 1 holds.  If the answer cannot be written (EFAULT), nothing
+ * is held.
+ */
+struct fermata_hold {
+	__u32 size;
+	__u32 flags;
+	__u32 context;
+	__s32 fd;
+};
+
 /* fermata_status state */
 #define FERMATA_STATE_NEW	0 /* no SETUP */
 #define FERMATA_STATE_IDLE	1 /* no job was started */
 #define FERMATA_STATE_QUEUED	2 /* waits for a slot */
 #define FERMATA_STATE_RUNNING	3 /* on a slot, or named to run there next */
-#define FERMATA_STATE_HELD	4 /* off the slot until FERMATA_IOC_RESUME */
+#define FERMATA_STATE_HELD	4 /* off the slot: FERMATA_IOC_PREEMPT, _HOLD */
 #define FERMATA_STATE_DONE	5 /* the job finished */
 #define FERMATA_STATE_FAILED	6 /* the job failed, see @error */
 #define FERMATA_STATE_EMPTY	7 /* off the slot until FERMATA_IOC_DOORBELL */
@@ -672,6 +708,7 @@ struct fermata_resume {
 #define FERMATA_STATUS_DISABLED	(1U << 0) /* FERMATA_PARAM_ENABLED is 0 */
 #define FERMATA_STATUS_THROTTLED	(1U << 1) /* queued, its budget or cap used up */
 #define FERMATA_STATUS_NO_SLOT	(1U << 2) /* no slot that it may use, even if enabled */
+#define FERMATA_STATUS_HOLD	(1U << 3) /* a hold of FERMATA_IOC_HOLD, also of a gang's member */
 
 /* fermata_status fault_flags */
 #define FERMATA_FAULT_WRITE	(1U << 0) /* the access was a write */
@@ -1378,7 +1415,8 @@ struct fermata_group_set {
  * whose slots are all out of service stays held.
  *
  * FERMATA_GANG_JOIN: the context leaves the gang that it was in; the jobs stay as they
- * are.  With a context that is in no gang it forms a gang of two.  A context that is
+ * are, unless a member has a hold (FERMATA_IOC_HOLD), which holds the jobs of all.
+ * With a context that is in no gang it forms a gang of two.  A context that is
  * closed leaves its gang.
  *
  * EINVAL: both flags; @context is 0 or the caller's own, or of another group (see
@@ -1615,6 +1653,7 @@ struct fermata_queue_control {
 #define FERMATA_IOC_HINT		_IO(FERMATA_IOC_MAGIC, 0x36)
 #define FERMATA_IOC_DOORBELL		_IO(FERMATA_IOC_MAGIC, 0x37)
 #define FERMATA_IOC_OUTCOME		_IO(FERMATA_IOC_MAGIC, 0x38)
+#define FERMATA_IOC_HOLD		_IO(FERMATA_IOC_MAGIC, 0x39)
 #define FERMATA_IOC_PARAM		_IO(FERMATA_IOC_MAGIC, 0x40)
 #define FERMATA_IOC_RESERVE		_IO(FERMATA_IOC_MAGIC, 0x41)
 #define FERMATA_IOC_CONTEXT_INFO	_IO(FERMATA_IOC_MAGIC, 0x50)

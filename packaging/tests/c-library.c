@@ -229,6 +229,7 @@ static void hold(void)
 	struct pollfd fd = { .fd = fermata_fd(t.context), .events = POLLPRI };
 	uint64_t run, slices;
 	char state[PAGE];
+	int held;
 
 	IS(fermata_preempt(t.context, FERMATA_PREEMPT_HOLD), -ENOENT);
 	IS(fermata_preempt(t.context, 6), -EINVAL);
@@ -248,7 +249,11 @@ static void hold(void)
 	slices = status(t).slices;
 	usleep(20000);
 	IS(status(t).run_ns, run);
+	IS(fermata_hold(t.context, NULL), -EINVAL);
+	OK(fermata_hold(t.context, &held));
 	OK(fermata_resume(t.context));
+	IS(status(t).state, FERMATA_STATE_HELD);
+	IS(close(held), 0);
 	while (status(t).slices == slices || status(t).run_ns <= run)
 		usleep(1000);
 	end(t);

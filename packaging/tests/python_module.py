@@ -308,7 +308,10 @@ def test_jobs_are_preempted_held_and_resumed():
     context.preempt(hold=True)
     context.wait(Event.HELD)
     slices = context.status().slices
+    hold = context.hold()
     context.resume()
+    assert context.status().state is State.HELD
+    os.close(hold)
     until_on_a_slot(context, slices)
 
 

@@ -180,6 +180,17 @@ impl Card {
             .map_err(refused)
     }
 
+    /// Adds a hold to a context.
+    pub(crate) fn hold(&self, ctx: ContextId) -> Result {
+        self.submit(Event::Hold { ctx })
+    }
+
+    /// Takes a hold away from a context, which may be closed. Any card.
+    pub(crate) fn end_hold(&self, ctx: ContextId) {
+        // A refusal means that nothing is left that could be held.
+        let _ = self.submit(Event::EndHold { ctx });
+    }
+
     /// Announces that the context will start a job at `at`; zero: takes the hint back.
     pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
         self.submit(Event::Hint { ctx, at })

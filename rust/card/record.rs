@@ -133,7 +133,8 @@ impl Card {
                     let subject = self.context_in(state, ctx);
                     Some((subject, last + 1, job.replayable, job.saved, job.held))
                 });
-                let arrives = |state: JobState| !state.is_live() && !job.held;
+                let is_held = job.held || state.scheduler.is_kept(ctx);
+                let arrives = |state: JobState| !state.is_live() && !is_held;
                 self.note_arrival(state, ctx, Arrival::Start, arrives);
             }
             Event::Preempt { ctx, hold } => {
@@ -141,8 +142,18 @@ impl Card {
             }
             Event::Resume { ctx } => {
                 trace::request(|| (self.context_in(state, ctx), Request::Resume as u32));
-                let is_off = |state| matches!(state, JobState::Held | JobState::Empty);
+                let is_kept = state.scheduler.is_kept(ctx);
+                let is_off = |state| matches!(state, JobState::Held | JobState::Empty) && !is_kept;
                 self.note_arrival(state, ctx, Arrival::Resume, is_off);
+            }
+            Event::Hold { ctx } => {
+                trace::request(|| (self.context_in(state, ctx), Request::HoldBegin as u32));
+            }
+            Event::EndHold { ctx } => {
+                trace::request(|| (self.context_in(state, ctx), Request::HoldEnd as u32));
+                let is_last = state.scheduler.is_kept_by_one(ctx);
+                let is_released = |state| state == JobState::Held && is_last;
+                self.note_arrival(state, ctx, Arrival::Resume, is_released);
             }
             Event::Ring { ctx } => {
                 trace::queue(|| (self.context_in(state, ctx), QueueEvent::Doorbell as u32));
@@ -181,6 +192,8 @@ impl Card {
                 Event::Start { ctx, .. } => (ctx, Request::Start),
                 Event::Preempt { ctx, hold } => (ctx, preempt(hold)),
                 Event::Resume { ctx } => (ctx, Request::Resume),
+                Event::Hold { ctx } => (ctx, Request::HoldBegin),
+                Event::EndHold { ctx } => (ctx, Request::HoldEnd),
                 Event::Ring { ctx } => (ctx, Request::Doorbell),
                 Event::Hint { ctx, .. } => (ctx, Request::Hint),
                 Event::Close { ctx } => (ctx, Request::Close),

@@ -223,6 +223,7 @@ fn attributes(stats: &Stats) -> u32 {
         (!stats.enabled, attribute::DISABLED),
         (stats.throttled, attribute::THROTTLED),
         (stats.no_slot, attribute::NO_SLOT),
+        (stats.has_hold, attribute::HOLD),
     ];
     set_bits(&attributes)
 }

@@ -6,12 +6,15 @@ use super::Call;
 use crate::{
     argument::{check_flags, check_zero},
     context::job_error,
-    monotonic,
+    hold, monotonic,
     notifier::Notice,
     sched::{JobState, NewJob},
     uapi::{self, event},
 };
-use kernel::prelude::*;
+use kernel::{
+    fs::file::{flags::O_CLOEXEC, FileDescriptorReservation},
+    prelude::*,
+};
 
 impl Call<'_> {
     pub(super) fn start(&self) -> Result {
@@ -44,7 +47,24 @@ impl Call<'_> {
         let resume = self.read::<uapi::Resume>()?.value;
         check_flags(resume.flags, 0)?;
         check_zero(resume.reserved)?;
-        self.on_context(resume.context, |context| context.card.resume(context.id()?))
+        self.on_own_context(resume.context, |context| context.card.resume(context.id()?))
+    }
+
+    pub(super) fn hold(&self) -> Result {
+        let mut user = self.read::<uapi::Hold>()?;
+        check_flags(user.value.flags, 0)?;
+        user.check_complete()?;
+        user.check_writable()?;
+        let (descriptor, file) = self.on_context(user.value.context, |context| {
+            let descriptor = FileDescriptorReservation::get_unused_fd_flags(O_CLOEXEC)?;
+            Ok((descriptor, hold::new_file(context)?))
+        })?;
+        // CAST: descriptors are below 2^31.
+        user.value.fd = descriptor.reserved_fd() as i32;
+        // If this fails, the file is closed, and the hold ends.
+        user.write()?;
+        descriptor.fd_install(file);
+        Ok(())
     }
 
     pub(super) fn hint(&self) -> Result {

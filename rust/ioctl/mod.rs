@@ -54,6 +54,7 @@ impl Call<'_> {
             ioc::START => self.start(),
             ioc::PREEMPT => self.preempt(),
             ioc::RESUME => self.resume(),
+            ioc::HOLD => self.hold(),
             ioc::STATUS => self.status(),
             ioc::WAIT => self.wait(),
             ioc::EVENTFD => self.eventfd(),
@@ -94,6 +95,14 @@ impl Call<'_> {
         match number {
             0 => act(self.context),
             number => self.on_other(number, act),
+        }
+    }
+
+    /// Does what [`Call::on_context`] does, and allows contexts that the caller's user has opened.
+    fn on_own_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
+        match self.find(number) {
+            Ok(own) if own.client.opener.is_caller() => self.context.card.unless_closed(act(&own)),
+            _ => self.on_context(number, act),
         }
     }
 

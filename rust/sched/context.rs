@@ -76,6 +76,8 @@ pub struct Stats {
     pub throttled: bool,
     /// The job may run: [`Scheduler::set_enabled`](super::Scheduler::set_enabled).
     pub enabled: bool,
+    /// The context or a member of its gang has a hold ([`Event::Hold`](super::Event::Hold)).
+    pub has_hold: bool,
     /// None of the slots that the context may use while it is enabled is in use: a job that it
     /// starts waits until one is.
     pub no_slot: bool,
@@ -214,6 +216,10 @@ pub struct SchedContext {
     pub(super) state: JobState,
     pub(super) slot: Option<SlotId>,
     pub(super) on_stop: OnStop,
+    /// Its job was started held, or a hold of the job was requested, until RESUME.
+    pub(super) hold_requested: bool,
+    /// How many holds it has ([`Event::Hold`](super::Event::Hold)).
+    pub(super) holds: u32,
     /// The next waiting job goes first when this one leaves its slot.
     pub(super) yields: bool,
     /// The snapshot holds a complete save that has not been resumed yet.
@@ -260,6 +266,8 @@ impl SchedContext {
             state: JobState::Idle,
             slot: None,
             on_stop: OnStop::Requeue,
+            hold_requested: false,
+            holds: 0,
             yields: false,
             saved: false,
             restarts: Restarts::Forbidden,
@@ -308,7 +316,7 @@ impl SchedContext {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }
 
-    /// Returns the statistics of the context. `no_slot`, the throttling of its group, its hint, the
+    /// Returns the statistics of the context. `has_hold`, `no_slot`, the throttling of its group, its hint, the
     /// reason why it waits and the time of its run are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
         let waited = match self.state {
@@ -321,6 +329,7 @@ impl SchedContext {
             saved: self.saved,
             throttled: matches!(self.linked, Linked::Throttled | Linked::Behind),
             enabled: self.enabled,
+            has_hold: false,
             no_slot: false,
             waits: None,
             lasted: waited,

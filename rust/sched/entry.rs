@@ -50,6 +50,8 @@ impl Scheduler {
             Event::Start { ctx, job } => self.start(cx, ctx, job)?,
             Event::Preempt { ctx, hold } => self.preempt_gang(cx, ctx, hold)?,
             Event::Resume { ctx } => self.resume_gang(cx, ctx)?,
+            Event::Hold { ctx } => self.add_hold(cx, ctx)?,
+            Event::EndHold { ctx } => self.end_hold(cx, ctx)?,
             Event::Ring { ctx } => self.ring(cx, ctx)?,
             Event::Hint { ctx, at } => {
                 let ctx = self.give_hint(cx.now, ctx, at)?;
@@ -58,7 +60,7 @@ impl Scheduler {
             Event::Close { ctx } => {
                 let ctx = self.entities.owned(ctx)?;
                 let were_tied = self.are_classes_tied();
-                self.leave_gang(cx.now, ctx);
+                self.part(cx.now, ctx);
                 self.close(cx, ctx);
                 // Other members of the gang may wait in other classes.
                 if were_tied && !self.are_classes_tied() {
@@ -197,7 +199,8 @@ impl Scheduler {
         context.restarts = Restarts::of_new_job(job.replayable);
         context.on_stop = OnStop::Requeue;
         context.yields = false;
-        if job.held {
+        context.hold_requested = job.held;
+        if self.entities.is_to_be_held(ctx) {
             self.hold_off_slot(cx, ctx);
         } else {
             self.arrive(cx.now, ctx);
@@ -303,23 +306,80 @@ impl Scheduler {
         hold: bool,
     ) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
-        self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, hold));
+        self.for_gang(ctx, |scheduler, ctx| {
+            let context = &mut scheduler.entities[ctx];
+            context.hold_requested |= hold && context.state.is_live();
+            scheduler.preempt(cx, ctx, hold);
+        });
         self.reschedule(cx, self.entities[ctx].class);
         Ok(())
     }
 
-    /// Resumes the jobs of all members of a gang that have a job, and a slot to go to.
+    /// Resumes the jobs of all members of a gang that have a job, and a slot to go to, unless a
+    /// member has a hold.
     pub(super) fn resume_gang(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
         let ctx = self.check_live(id)?;
         self.check_resume(ctx)?;
         self.for_gang(ctx, |scheduler, ctx| {
             let is_live = scheduler.entities[ctx].state.is_live();
             if is_live && scheduler.check_resume(ctx).is_ok() {
-                scheduler.resume(cx.now, ctx);
+                scheduler.entities[ctx].hold_requested = false;
+                if !scheduler.entities.has_hold(ctx) {
+                    scheduler.resume(cx.now, ctx);
+                }
             }
         });
         self.reschedule(cx, self.entities[ctx].class);
         Ok(())
+    }
+
+    /// Adds a hold to a context, and holds the jobs of all members of its gang.
+    fn add_hold(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        let holds = self.entities[ctx].holds.checked_add(1);
+        self.entities[ctx].holds = holds.ok_or(Refusal::NoSpace)?;
+        self.hold_gang(cx, ctx);
+        self.reschedule(cx, self.entities[ctx].class);
+        Ok(())
+    }
+
+    /// Takes the jobs of all members of a gang off their slots, to be held.
+    pub(super) fn hold_gang(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
+        self.for_gang(ctx, |scheduler, ctx| scheduler.preempt(cx, ctx, true));
+    }
+
+    /// Takes a hold away from a context.
+    fn end_hold(&mut self, cx: &mut Cx<'_>, id: ContextId) -> Result<(), Refusal> {
+        let ctx = self.entities.owned(id)?;
+        self.check_present()?;
+        let context = &mut self.entities[ctx];
+        context.holds = context.holds.checked_sub(1).ok_or(Refusal::Range)?;
+        self.resume_released(cx.now, ctx);
+        self.reschedule(cx, self.entities[ctx].class);
+        Ok(())
+    }
+
+    /// Resumes the jobs of all members of a gang that are held, or about to be, and that nothing
+    /// holds any more. A job that has no slot to go to stays held until RESUME.
+    pub(super) fn resume_released(&mut self, now: Time, ctx: ContextIndex) {
+        self.for_gang(ctx, |scheduler, ctx| {
+            let context = &scheduler.entities[ctx];
+            let is_held = context.state == JobState::Held || context.on_stop == OnStop::Hold;
+            let is_released = is_held && !scheduler.entities.is_to_be_held(ctx);
+            if is_released && scheduler.check_resume(ctx).is_ok() {
+                scheduler.resume(now, ctx);
+            }
+        });
+    }
+
+    /// Removes a context from its gang, if it is in one. The holds of one are no longer those of the
+    /// others.
+    pub(super) fn part(&mut self, now: Time, ctx: ContextIndex) {
+        if let Some(mate) = self.leave_gang(now, ctx) {
+            self.resume_released(now, ctx);
+            self.resume_released(now, mate);
+        }
     }
 
     /// Calls `act` for each member of the gang of `ctx`; `act` must leave the gang as it is.

@@ -47,8 +47,16 @@ pub enum Event {
     /// the slot: behind its equals, and under weighted fair no further ahead than that context. If
     /// no context waits, the job resumes. The same is done to the other jobs of its gang.
     Preempt { ctx: ContextId, hold: bool },
-    /// Let a held job run again, and the other jobs of its gang.
+    /// Let a held job run again, and the other jobs of its gang, unless the context or a member of
+    /// its gang has a hold by [`Event::Hold`].
     Resume { ctx: ContextId },
+    /// Add a hold, which only [`Event::EndHold`] ends. While a context has holds, its job and the
+    /// other jobs of its gang are held, also if they are started meanwhile. Refused with
+    /// [`Refusal::NoSpace`](super::Refusal::NoSpace) if there are 2^32 - 1.
+    Hold { ctx: ContextId },
+    /// Take a hold away. If none is left, and no [`Event::Preempt`] or start has requested a hold,
+    /// the jobs run again.
+    EndHold { ctx: ContextId },
     /// There is work in the context's queue again: a job in
     /// [`JobState::Empty`](super::JobState::Empty) waits for a slot again, and a job on its slot
     /// does so if it leaves the slot with an empty queue. Refused with [`Refusal::NoJob`].

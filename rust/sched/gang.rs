@@ -10,55 +10,14 @@
 //! - `gang_turn.rs`, `seating.rs`: which slots a gang can have, and when;
 //! - `gang_claim.rs`: slots that are set aside for a gang until all members can be started.
 
-use super::event::Cx;
 use super::ids::ContextIndex;
 use super::seating::Seating;
 use super::state::Scheduler;
-use super::{Action, ContextId, Refusal, Time};
+use super::{ContextId, Refusal, Time};
 
 impl Scheduler {
-    /// Adds a context to the gang of `with`, which becomes the first member if it was in no gang;
-    /// `None`: the context is to be in no gang. The context leaves its previous gang. Its job stays
-    /// where it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or
-    /// belongs to another group), [`Refusal::NoSpace`] (the members could not all be on slots
-    /// together even if the slots were vacant); nothing was changed.
-    pub fn set_gang(
-        &mut self,
-        now: Time,
-        id: ContextId,
-        with: Option<ContextId>,
-        out: &mut dyn FnMut(Action),
-    ) -> Result<(), Refusal> {
-        let entities = &self.entities;
-        let ctx = entities.owned(id)?;
-        let with = with.map(|with| entities.owned(with)).transpose()?;
-        if let Some(with) = with {
-            if with == ctx || entities.key_of(with) != entities.key_of(ctx) {
-                return Err(Refusal::Range);
-            }
-            if entities.mates(ctx).any(|mate| mate == with) {
-                return Ok(());
-            }
-            self.check_seats(ctx, with)?;
-        }
-        self.leave_gang(now, ctx);
-        if let Some(with) = with {
-            self.entities.join_ring(ctx, with);
-            self.change_access(now, ctx);
-            self.change_access(now, with);
-            self.gather(ctx);
-        }
-        self.forget_all_plans();
-        self.reschedule_all(&mut Cx::new(now, out));
-        Ok(())
-    }
-
     /// Checks whether the members of a gang and one more context could all be on slots together.
-    fn check_seats(&self, ctx: ContextIndex, with: ContextIndex) -> Result<(), Refusal> {
+    pub(super) fn check_seats(&self, ctx: ContextIndex, with: ContextIndex) -> Result<(), Refusal> {
         let mut seating = Seating::default();
         for member in self.entities.gang(with).chain([ctx]) {
             let context = &self.entities[member];
@@ -73,10 +32,11 @@ impl Scheduler {
         }
     }
 
-    /// Removes a context from its gang, if it is in one.
-    pub(super) fn leave_gang(&mut self, now: Time, ctx: ContextIndex) {
+    /// Removes a context from its gang, if it is in one. Returns a member that stays, if there is
+    /// one.
+    pub(super) fn leave_gang(&mut self, now: Time, ctx: ContextIndex) -> Option<ContextIndex> {
         if !self.entities.is_ganged(ctx) {
-            return;
+            return None;
         }
         self.drop_claims_of(ctx);
         let mate = self.entities.leave_ring(ctx);
@@ -87,20 +47,7 @@ impl Scheduler {
             // The context may have kept the other members back.
             self.gather(mate);
         }
-    }
-
-    /// Removes a context from its gang if the gang has a member of another group, after a context
-    /// was moved ([`Scheduler::regroup`]).
-    pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: &mut dyn FnMut(Action)) {
-        let entities = &self.entities;
-        let Some(ctx) = entities.find(id) else {
-            return;
-        };
-        let key = entities.key_of(ctx);
-        if entities.mates(ctx).any(|mate| entities.key_of(mate) != key) {
-            self.leave_gang(now, ctx);
-            self.reschedule_all(&mut Cx::new(now, out));
-        }
+        mate
     }
 
     /// Returns how many members the gang of a context has; 1: the context is in no gang.

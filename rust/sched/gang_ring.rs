@@ -23,6 +23,16 @@ impl Entities {
         once(ctx).chain(self.mates(ctx))
     }
 
+    /// Returns whether the jobs of a context are to be held.
+    pub(super) fn is_to_be_held(&self, ctx: ContextIndex) -> bool {
+        self[ctx].hold_requested || self.has_hold(ctx)
+    }
+
+    /// Returns whether a context or a member of its gang has a hold.
+    pub(super) fn has_hold(&self, ctx: ContextIndex) -> bool {
+        self.gang(ctx).any(|member| self[member].holds > 0)
+    }
+
     /// Returns a context and the other members of its gang, which has no more members than a card
     /// has slots.
     pub(super) fn members(&self, ctx: ContextIndex) -> Members {

@@ -148,6 +148,64 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Adds a context to the gang of `with`, which becomes the first member if it was in no gang;
+    /// `None`: the context is to be in no gang. The context leaves its previous gang. Its job stays
+    /// where it is, unless a member has a hold, which holds the jobs of all.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NoContext`] (either), [`Refusal::Range`] (`with` is the context itself, or
+    /// belongs to another group), [`Refusal::NoSpace`] (the members could not all be on slots
+    /// together even if the slots were vacant); nothing was changed.
+    pub fn set_gang(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        with: Option<ContextId>,
+        out: &mut dyn FnMut(Action),
+    ) -> Result<(), Refusal> {
+        let entities = &self.entities;
+        let ctx = entities.owned(id)?;
+        let with = with.map(|with| entities.owned(with)).transpose()?;
+        if let Some(with) = with {
+            if with == ctx || entities.key_of(with) != entities.key_of(ctx) {
+                return Err(Refusal::Range);
+            }
+            if entities.mates(ctx).any(|mate| mate == with) {
+                return Ok(());
+            }
+            self.check_seats(ctx, with)?;
+        }
+        self.part(now, ctx);
+        let cx = &mut Cx::new(now, out);
+        if let Some(with) = with {
+            self.entities.join_ring(ctx, with);
+            self.change_access(now, ctx);
+            self.change_access(now, with);
+            self.gather(ctx);
+            if self.entities.has_hold(ctx) {
+                self.hold_gang(cx, ctx);
+            }
+        }
+        self.forget_all_plans();
+        self.reschedule_all(cx);
+        Ok(())
+    }
+
+    /// Removes a context from its gang if the gang has a member of another group, after a context
+    /// was moved ([`Scheduler::regroup`]).
+    pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: &mut dyn FnMut(Action)) {
+        let entities = &self.entities;
+        let Some(ctx) = entities.find(id) else {
+            return;
+        };
+        let key = entities.key_of(ctx);
+        if entities.mates(ctx).any(|mate| entities.key_of(mate) != key) {
+            self.part(now, ctx);
+            self.reschedule_all(&mut Cx::new(now, out));
+        }
+    }
+
     /// Returns the policy in force.
     pub fn policy(&self) -> PolicyKind {
         self.policy
@@ -241,6 +299,7 @@ impl Scheduler {
         let run = self.slot_with(ctx);
         let run = run.and_then(|slot| self.slots[slot].fsm.run());
         Ok(Stats {
+            has_hold: self.entities.has_hold(ctx),
             no_slot: self.lacks_slots(ctx),
             throttled: self.waits_for_limit(ctx),
             hint: self.entities.pending_hint(ctx),
@@ -248,6 +307,24 @@ impl Scheduler {
             lasted: run.map_or(stats.lasted, |run| now.since(run.started)),
             ..stats
         })
+    }
+
+    /// Returns whether a context or a member of its gang has a hold
+    /// ([`Event::Hold`](super::Event::Hold)).
+    pub fn is_kept(&self, id: ContextId) -> bool {
+        let ctx = self.entities.find(id);
+        ctx.is_some_and(|ctx| self.entities.has_hold(ctx))
+    }
+
+    /// Returns whether the only reason why the jobs of a context are held is one hold of its own.
+    pub fn is_kept_by_one(&self, id: ContextId) -> bool {
+        let Some(ctx) = self.entities.find(id) else {
+            return false;
+        };
+        let context = &self.entities[ctx];
+        let mut mates = self.entities.mates(ctx);
+        let is_only = context.holds == 1 && !context.hold_requested;
+        is_only && mates.all(|mate| self.entities[mate].holds == 0)
     }
 
     /// Returns why the job of a context is queued; `None`: it is not.

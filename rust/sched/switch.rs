@@ -255,6 +255,7 @@ impl Scheduler {
         match outcome {
             Outcome::Finished => {
                 context.state = JobState::Done;
+                context.hold_requested = false;
                 context.finished += 1;
                 return Some(Wake::Done);
             }
@@ -287,6 +288,7 @@ impl Scheduler {
         context.slot = None;
         context.saved = false;
         context.arriving = false;
+        context.hold_requested = false;
         context.state = JobState::Failed(failure);
         context.failed += 1;
         Wake::Failed(failure)

@@ -41,6 +41,7 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C(START, FM_READY, fermata_start, FERMATA_START_REPLAYABLE | FERMATA_START_SAVED | FERMATA_START_HELD, 0),
 	C(PREEMPT, FM_HELD, fermata_preempt, FERMATA_PREEMPT_HOLD, 12),
 	C(RESUME, FM_HELD, fermata_resume, 0, 12),
+	C(HOLD, FM_READY, fermata_hold, 0, 0),
 	C(STATUS, FM_HELD, fermata_status, 0, 0),
 	C(WAIT, FM_HELD, fermata_wait, FM_EVENTS, 0),
 	C(EVENTFD, FM_HELD, fermata_eventfd, FM_EVENTS, 12),
@@ -101,6 +102,9 @@ void fm_call_fill(const struct fm_call *k, union fm_arg *a)
 		break;
 	case FERMATA_IOC_START:
 		a->start.job = 0xa5a5a5a5a5a5a5a5;
+		break;
+	case FERMATA_IOC_HOLD:
+		a->hold.fd = 0xa5a5a5a5;
 		break;
 	case FERMATA_IOC_WAIT:
 		a->wait.events = FERMATA_EVENT_HELD;

@@ -27,6 +27,7 @@ union fm_arg {
 	struct fermata_start start;
 	struct fermata_preempt preempt;
 	struct fermata_resume resume;
+	struct fermata_hold hold;
 	struct fermata_status status;
 	struct fermata_wait wait;
 	struct fermata_eventfd event;
@@ -51,7 +52,7 @@ struct fm_call {
 	bool sets;	/* with FERMATA_SET: nothing is written to the structure */
 };
 
-#define FM_CALLS	30
+#define FM_CALLS	31
 extern const struct fm_call fm_calls[FM_CALLS];
 
 /* Buffer size of a valid SNAPSHOT_READ or _WRITE, in bytes. */

@@ -177,6 +177,19 @@ int fm_preempt(int fd, u32 flags)
 	return fm_preempt_of(fd, 0, flags);
 }
 
+int fm_hold_fd_of(int fd, u32 context)
+{
+	struct fermata_hold arg = { .size = sizeof(arg), .context = context };
+	int rc = fm_ioctl(fd, FERMATA_IOC_HOLD, &arg);
+
+	return rc ? rc : arg.fd;
+}
+
+int fm_hold_fd(int fd)
+{
+	return fm_hold_fd_of(fd, 0);
+}
+
 int fm_hint(int fd, u64 at)
 {
 	struct fermata_hint arg = { .size = sizeof(arg), .at = at };

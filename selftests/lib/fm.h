@@ -73,6 +73,9 @@ int fm_preempt(int fd, u32 flags);
 int fm_preempt_of(int fd, u32 context, u32 flags);
 int fm_resume(int fd);
 int fm_resume_of(int fd, u32 context);
+/* A new descriptor that holds the context's jobs, or a negative errno. */
+int fm_hold_fd(int fd);
+int fm_hold_fd_of(int fd, u32 context);
 int fm_ring(int fd);
 int fm_hint(int fd, u64 at);
 int fm_wait_until(int fd, u32 events, u64 deadline, struct fermata_wait *w);

@@ -164,7 +164,8 @@ TRACE_EVENT(fermata_request,
 	),
 	TP_printk(FERMATA_SUBJECT_FORMAT " request=%s", FERMATA_SUBJECT_ARGS,
 		  __print_symbolic(__entry->request,
-			{ 0, "preempt" }, { 1, "hold" }, { 2, "resume" }))
+			{ 0, "preempt" }, { 1, "hold" }, { 2, "resume" },
+			{ 7, "hold-begin" }, { 8, "hold-end" }))
 );
 
 TRACE_EVENT(fermata_hint,
@@ -201,7 +202,8 @@ TRACE_EVENT(fermata_refused,
 		  __print_symbolic(__entry->request,
 			{ 0, "preempt" }, { 1, "hold" }, { 2, "resume" },
 			{ 3, "start" }, { 4, "doorbell" }, { 5, "hint" },
-			{ 6, "close" }),
+			{ 6, "close" }, { 7, "hold-begin" },
+			{ 8, "hold-end" }),
 		  __print_symbolic(__entry->reason,
 			{ 0, "no-context" }, { 1, "busy" }, { 2, "no-job" },
 			{ 3, "no-slot" }, { 4, "no-space" },

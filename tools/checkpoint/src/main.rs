@@ -12,6 +12,9 @@ use fermata_command_line::OfParser;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -93,15 +96,18 @@ struct End {
 fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
     let context = owner.context()?;
     let arena = arena_of(&context)?;
-    let held = State::from(context.status()?.state) == State::Held;
-    context.hold(None).context("the job cannot be held")?;
+    let held = context.hold_open(None);
+    // Until this is dropped, or this process ends, in whatever way.
+    let (_until_saved, _) = held.context("the job cannot be held")?;
     let written = store(file, |to| save(&context, arena.as_ref(), to));
-    let stays = held || hold && written.is_ok();
-    if !stays {
-        // The job may have ended.
-        let _ = context.resume();
-    }
     let bytes = written.with_context(|| file.display().to_string())?;
+    if hold {
+        match context.preempt(true) {
+            // There was no job, or it had ended.
+            Ok(()) | Err(Error::NotFound) => {}
+            error => error.context("the job cannot be left held")?,
+        }
+    }
     println!("{bytes} bytes in {}", file.display());
     Ok(())
 }
@@ -163,6 +169,20 @@ impl End {
     }
 }
 
+/// Ends the process cleanly on SIGINT, SIGTERM and SIGHUP: no incomplete file is left. The hold of
+/// the job ends with the process.
+fn end_on_signals() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            fermata_checkpoint::forget_incomplete();
+            // It ends the process.
+            let _ = emulate_default_handler(signal);
+        }
+    });
+    Ok(())
+}
+
 fn tell_refused(restored: &Restored) {
     let (parameters, reservation) = &restored.refused;
     for param in parameters {
@@ -175,7 +195,10 @@ fn tell_refused(restored: &Restored) {
 
 fn run(arguments: &Arguments) -> Result<bool> {
     match &arguments.command {
-        Command::Save { owner, hold, file } => save_to(owner, *hold, file).map(|()| true),
+        Command::Save { owner, hold, file } => {
+            end_on_signals()?;
+            save_to(owner, *hold, file).map(|()| true)
+        }
         Command::Show { json, file } => show(file, *json).map(|()| true),
         Command::Restore { end, file } => {
             let name = || file.display().to_string();
@@ -187,7 +210,10 @@ fn run(arguments: &Arguments) -> Result<bool> {
             restored.start()?;
             end.wait_for_end(&restored)
         }
-        Command::Send { owner, kill, to } => send_to(owner, *kill, to).map(|()| true),
+        Command::Send { owner, kill, to } => {
+            end_on_signals()?;
+            send_to(owner, *kill, to).map(|()| true)
+        }
         Command::Receive { end, at } => {
             let restored = receive(&at.accept()?, &end.device)?;
             end.wait_for_end(&restored)

@@ -2,6 +2,8 @@
 //! Live migration: the job runs while its arena is copied, is held while the changed parts are
 //! copied, and is resumed at the other end.
 //!
+//! If the sender ends in any way before it is about to send `go`, the job continues where it was.
+//!
 //! The stream is a checkpoint that may have parts of the arena several times; the last one counts.
 //! Then both ends send lines: the receiver sends `ready` when it has the whole checkpoint. The
 //! sender sends `go`, and never resumes the job afterwards, because the job might run at both ends.
@@ -13,7 +15,7 @@ use crate::content::{Description, Job};
 use crate::restore::{restore, Restored};
 use crate::save::{arena_parts, at, check_still, describe, write_state, SaveError};
 use crate::Refusal;
-use fermata::{uapi, Arena, Context, State};
+use fermata::{uapi, Arena, Context, Hold, State};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
@@ -118,15 +120,13 @@ pub fn send(
 ) -> Result<Moved, MoveError> {
     let held = State::from(status(context)?.state) == State::Held;
     let limited = Timed::new(stream, Some(SILENCE)).map_err(SaveError::Output)?;
-    match offer(context, arena, &limited, held) {
-        Ok((moved, since)) => commit(&limited.without_limit(), moved, since),
-        Err(error) => {
-            if !held {
-                // The job may have ended.
-                let _ = context.resume();
-            }
-            Err(error)
-        }
+    // Until the hold is dropped, or this process ends, the job is held.
+    let (moved, since, _until_moved) = offer(context, arena, &limited, held)?;
+    // From now on the job may run at the other end: it stays held here, even if this process ends.
+    match context.preempt(true) {
+        Ok(()) => commit(&limited.without_limit(), moved, since),
+        Err(fermata::Error::NotFound) => Err(MoveError::Ended),
+        Err(error) => Err(at("it cannot be held")(error).into()),
     }
 }
 
@@ -135,13 +135,13 @@ fn status(context: &Context) -> Result<uapi::Status, SaveError> {
 }
 
 /// Sends the job, and waits until the receiver is ready. Returns the time at which the job was
-/// held.
+/// held, and the hold.
 fn offer<S>(
     context: &Context,
     arena: Option<&Arena>,
     stream: &S,
     held: bool,
-) -> Result<(Moved, Instant), MoveError>
+) -> Result<(Moved, Instant, Hold), MoveError>
 where
     for<'a> &'a S: Read + Write,
 {
@@ -164,7 +164,7 @@ where
         }
     }
     let since = Instant::now();
-    hold(context)?;
+    let hold = hold(context)?;
     let description = describe(context)?;
     if description.job == Job::None {
         return Err(MoveError::Ended);
@@ -184,13 +184,13 @@ where
         bytes_held,
         rounds,
     };
-    Ok((moved, since))
+    Ok((moved, since, hold))
 }
 
 /// Preempts the job, and holds it.
-fn hold(context: &Context) -> Result<(), MoveError> {
-    let is_held = context.hold(None).map_err(at("it cannot be held"))?;
-    is_held.then_some(()).ok_or(MoveError::Ended)
+fn hold(context: &Context) -> Result<Hold, MoveError> {
+    let (hold, is_held) = context.hold_open(None).map_err(at("it cannot be held"))?;
+    is_held.then_some(hold).ok_or(MoveError::Ended)
 }
 
 /// Tells the receiver to resume the job.

@@ -7,7 +7,8 @@ use fermata::{Arena, Context};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
 /// Why a context was not saved.
@@ -117,13 +118,37 @@ pub fn store<T, E: From<io::Error>>(
         .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let folder = File::open(parent)?;
-    let mut to = BufWriter::new(NamedTempFile::new_in(parent)?);
+    let file = {
+        let mut incomplete = incomplete();
+        let file = NamedTempFile::new_in(parent)?;
+        *incomplete = Some(std::path::absolute(file.path())?);
+        file
+    };
+    let mut to = BufWriter::new(file);
     let result = write(&mut to)?;
     let file = to.into_inner().map_err(IntoInnerError::into_error)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
+    *incomplete() = None;
     folder.sync_all()?;
     Ok(result)
+}
+
+/// The path of the file that [`store`] is writing.
+fn incomplete() -> MutexGuard<'static, Option<PathBuf>> {
+    static INCOMPLETE: Mutex<Option<PathBuf>> = Mutex::new(None);
+    INCOMPLETE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the incomplete file of a [`store`] that another thread does, and keeps that thread from
+/// making another one. The process must end now.
+pub fn forget_incomplete() {
+    let mut incomplete = incomplete();
+    if let Some(path) = incomplete.take() {
+        // It may have been completed.
+        let _ = fs::remove_file(path);
+    }
+    std::mem::forget(incomplete);
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use crate::image::{
 };
 use crate::process::{check_memory, index_of, is_card, Process};
 use crate::restore::Key;
-use crate::{complain, tell};
+use crate::tell;
 use anyhow::{bail, ensure, Context as _, Result};
-use fermata::{uapi, Context, Error, Param, State};
+use fermata::{uapi, Context, Error, Hold, Param, State};
 use rustix::fs::OFlags;
 use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
@@ -24,7 +24,9 @@ const HOLD_LIMIT: Duration = Duration::from_secs(30);
 struct Dumped {
     context: Context,
     user: u32,
-    /// Whether the job was held by the dump.
+    /// Ends with the dump, even if CRIU is killed.
+    hold: Hold,
+    /// Whether the job was held by the dump only.
     resumes: bool,
     hint_ns: u64,
     late: Option<Late>,
@@ -100,14 +102,15 @@ fn hold_context(
         std::collections::hash_map::Entry::Vacant(new) => {
             let by_gang = config.gang != 0 && gangs.contains(&(card, config.gang));
             let was_held = State::from(status.state) == State::Held && !by_gang;
-            let is_held = context.hold(Some(HOLD_LIMIT));
-            let is_held = is_held.context("the job cannot be held")?;
+            let held = context.hold_open(Some(HOLD_LIMIT));
+            let (hold, is_held) = held.context("the job cannot be held")?;
             if config.gang != 0 && is_held && !was_held {
                 gangs.insert((card, config.gang));
             }
             new.insert(Dumped {
                 context,
                 user,
+                hold,
                 resumes: is_held && !was_held,
                 hint_ns: config.hint_ns,
                 late: None,
@@ -277,14 +280,10 @@ fn results_of(context: &Context) -> Result<Vec<(u32, u64)>> {
     Ok(results)
 }
 
-/// Resumes the jobs that the dump has held. If CRIU ends the processes, their jobs end with them.
+/// Ends the holds of the dump. If CRIU ends the processes, their jobs end with them.
 pub(crate) fn resume_all() {
     let Dump { contexts, .. } = std::mem::take(&mut *dump());
-    for dumped in contexts.into_values().filter(|dumped| dumped.resumes) {
-        match dumped.context.resume() {
-            // A job of a gang that was resumed with another member's, and has ended.
-            Ok(()) | Err(Error::NotFound) => {}
-            Err(error) => complain(&format!("a job cannot be resumed: {error}")),
-        }
+    for dumped in contexts.into_values() {
+        drop(dumped.hold);
     }
 }

@@ -257,10 +257,11 @@ const SLOT_FLAGS: [(u64, &str); 5] = [
     (uapi::SLOT_EXCLUSIVE as u64, "exclusive"),
     (uapi::SLOT_POLLED as u64, "polled"),
 ];
-const ATTRIBUTES: [(u64, &str); 3] = [
+const ATTRIBUTES: [(u64, &str); 4] = [
     (uapi::STATUS_DISABLED as u64, "disabled"),
     (uapi::STATUS_THROTTLED as u64, "throttled"),
     (uapi::STATUS_NO_SLOT as u64, "no-slot"),
+    (uapi::STATUS_HOLD as u64, "hold"),
 ];
 
 /// The names of `FERMATA_WAITS_*`.

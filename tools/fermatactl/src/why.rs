@@ -46,6 +46,9 @@ fn reason(
     let number = card
         .card
         .map_or_else(|| "CARD".into(), |card| card.to_string());
+    if context.state == "held" && context.attributes.contains(&"hold") {
+        return Some("held by a program, such as fermata-checkpoint, until that ends".into());
+    }
     if context.state == "held" {
         return Some(format!(
             "held: `fermatactl resume {number} {}` lets it go on",
@@ -331,6 +334,16 @@ mod tests {
         assert_eq!(of(&old).as_deref(), Some("a budget or cap is used up"));
         old.state = "held";
         assert!(of(&old).unwrap().contains("resume 3 7"));
+    }
+
+    #[test]
+    fn a_hold_is_not_ended_by_resume() {
+        let mut held = context(7, 1, uapi::WAITS_NOT);
+        held.state = "held";
+        held.attributes = vec!["hold"];
+        let card = card(vec![], vec![]);
+        let why = reason(&card, &held, &Paths::default(), || None);
+        assert!(why.unwrap().starts_with("held by a program"));
     }
 
     #[test]

@@ -453,6 +453,7 @@ pub(crate) const CALLS: &[Call] = calls! {
     "start" IOC_START Start { flags: Small }
     "preempt" IOC_PREEMPT Preempt { flags: Small, context: Context, reserved: Small }
     "resume" IOC_RESUME Resume { flags: Small, context: Context, reserved: Small }
+    "hold" IOC_HOLD Hold { flags: Small, context: Context }
     "status" IOC_STATUS Status { flags: Small }
     "wait" IOC_WAIT Wait { events: Small, deadline: Deadline }
     "eventfd" IOC_EVENTFD Eventfd { events: Small, fd: Eventfd, reserved: Small }

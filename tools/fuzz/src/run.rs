@@ -7,20 +7,20 @@ use crate::program::{Action, Call, Kind, Member, Program, Step, CALLS, ENGINES, 
 use anyhow::{ensure, Result};
 use fermata::{uapi, work::REG_TAG, EngineId, Policy};
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     ffi::{CString, OsStr},
     fs::{self, File, OpenOptions},
     io, mem,
     mem::offset_of,
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, FromRawFd as _, OwnedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::PathBuf,
     ptr,
     sync::{
         atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-        mpsc, Arc,
+        mpsc, Arc, Mutex, MutexGuard, PoisonError,
     },
     thread,
     time::{Duration, Instant},
@@ -29,6 +29,8 @@ use std::{
 /// A call that takes longer is interrupted by signals.
 const SIGNAL_AFTER: Duration = Duration::from_millis(20);
 const PAGE: usize = 4096;
+/// Maximum number of holds at once.
+const HOLDS: usize = 2;
 /// An unprivileged user.
 const NOBODY: libc::uid_t = 1000;
 
@@ -38,6 +40,8 @@ struct Shared {
     files: [AtomicI32; FILES as usize],
     contexts: [AtomicU32; FILES as usize],
     mapped: [AtomicUsize; FILES as usize],
+    /// The last holds, which end in the order of their beginning.
+    holds: Mutex<VecDeque<OwnedFd>>,
     calls: AtomicU64,
     good: AtomicU64,
 }
@@ -127,6 +131,7 @@ impl Executor {
     }
 
     fn close_all(&self) {
+        self.shared.holds().clear();
         for file in 0..usize::from(FILES) {
             self.shared.unmap(file);
             self.shared.close(file);
@@ -136,6 +141,19 @@ impl Executor {
 }
 
 impl Shared {
+    fn holds(&self) -> MutexGuard<'_, VecDeque<OwnedFd>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a hold, and ends the first of too many.
+    fn keep_hold(&self, hold: OwnedFd) {
+        let mut holds = self.holds();
+        holds.push_back(hold);
+        if holds.len() > HOLDS {
+            holds.pop_front();
+        }
+    }
+
     fn close(&self, file: usize) {
         self.put_file(file, -1);
     }
@@ -339,6 +357,12 @@ impl Worker {
             let number = &argument[offset_of!(uapi::Setup, context)..][..4];
             let number = number.try_into().map_or(0, u32::from_le_bytes);
             self.shared.contexts[file].store(number, Ordering::Relaxed);
+        }
+        if result == 0 && call.name == "hold" {
+            let fd = &argument[offset_of!(uapi::Hold, fd)..][..4];
+            let fd = fd.try_into().map_or(-1, i32::from_le_bytes);
+            // SAFETY: The driver has made the descriptor for us.
+            self.shared.keep_hold(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         result
     }

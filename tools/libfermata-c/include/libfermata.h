@@ -235,7 +235,14 @@ int fermata_start(const fermata_context *context, uint32_t flags, uint64_t *job)
 int fermata_preempt(const fermata_context *context, uint32_t flags);
 
 /**
- * Resumes a held job. -ENOENT: there is no job, or it has ended.
+ * Holds the job, and jobs that are started meanwhile, until the new descriptor that is stored in
+ * *hold and all its duplicates are closed, or their processes end. Returns at once;
+ * FERMATA_EVENT_HELD reports that the job is held. -EMFILE: too many descriptors.
+ */
+int fermata_hold(const fermata_context *context, int *hold);
+
+/**
+ * Resumes a job that fermata_preempt() holds. -ENOENT: there is no job, or it has ended.
  */
 int fermata_resume(const fermata_context *context);
 

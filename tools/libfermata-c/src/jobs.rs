@@ -7,7 +7,7 @@ use fermata::queue::SharedQueue;
 use fermata::uapi::{self, QueueJob, QueueStatus, Reg, QUEUE_COMPLETE, QUEUE_STARTED};
 use fermata::{Error, Events};
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -200,7 +200,25 @@ pub unsafe extern "C" fn fermata_preempt(context: *const Context, flags: u32) ->
     })
 }
 
-/// Resumes a held job. -ENOENT: there is no job, or it has ended.
+/// Holds the job, and jobs that are started meanwhile, until the new descriptor that is stored in
+/// *hold and all its duplicates are closed, or their processes end. Returns at once;
+/// FERMATA_EVENT_HELD reports that the job is held. -EMFILE: too many descriptors.
+#[no_mangle]
+pub unsafe extern "C" fn fermata_hold(context: *const Context, hold: *mut c_int) -> c_int {
+    run("hold the job", || {
+        // SAFETY: the caller's pointers.
+        let context = unsafe { given(context, "context") }?;
+        if hold.is_null() {
+            return Err(Failure::Argument("hold is NULL".into()));
+        }
+        let begun = context.check(context.inner.open_hold())?;
+        // SAFETY: the caller's pointer.
+        unsafe { hold.write(OwnedFd::from(begun).into_raw_fd()) };
+        Ok(())
+    })
+}
+
+/// Resumes a job that fermata_preempt() holds. -ENOENT: there is no job, or it has ended.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_resume(context: *const Context) -> c_int {
     run("resume the job", || {

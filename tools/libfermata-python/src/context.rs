@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -381,7 +381,14 @@ impl Context {
         self.call(py, "preempt the job", move |context| context.preempt(hold))
     }
 
-    /// Resumes a held job.
+    /// Holds the job, and jobs that are started meanwhile, until the returned descriptor is closed
+    /// by os.close(), or the process ends. Event.HELD reports that the job is held.
+    fn hold(&self, py: Python<'_>) -> PyResult<RawFd> {
+        let hold = self.call(py, "hold the job", fermata::Context::open_hold)?;
+        Ok(OwnedFd::from(hold).into_raw_fd())
+    }
+
+    /// Resumes a job that preempt() holds.
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, "resume the job", fermata::Context::resume)
     }

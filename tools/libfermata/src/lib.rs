@@ -47,7 +47,7 @@ pub use schedule::{Control, Group, GroupSettings, Param, Policy, Reservation};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,23 @@ impl Events {
     }
 }
 
+/// A hold of a context's jobs, which lasts until all duplicates of its descriptor are closed. When
+/// it is dropped, or when the process ends, it is over.
+#[derive(Debug)]
+pub struct Hold(OwnedFd);
+
+impl AsFd for Hold {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Hold> for OwnedFd {
+    fn from(hold: Hold) -> Self {
+        hold.0
+    }
+}
+
 /// What a job is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -94,7 +111,7 @@ pub enum State {
     Queued,
     /// On a slot.
     Running,
-    /// Off its slot until [`Context::resume`].
+    /// Off its slot, because of [`Context::preempt`] or [`Context::open_hold`].
     Held,
     /// The job finished.
     Done,
@@ -157,6 +174,7 @@ arguments!(
     Start,
     Preempt,
     Resume,
+    Hold,
     Status,
     Hint,
     Doorbell,
@@ -349,6 +367,27 @@ impl Context {
         Ok(waited?.contains(Events::HELD))
     }
 
+    /// Holds the job, and jobs that are started meanwhile, until the result is dropped, or this
+    /// process ends. Returns at once: [`Context::wait`] for [`Events::HELD`].
+    pub fn open_hold(&self) -> Result<Hold> {
+        // SAFETY: no pointers.
+        let made = unsafe { self.call(uapi::IOC_HOLD, uapi::Hold::default()) }?;
+        // SAFETY: The driver has made the descriptor for us.
+        Ok(Hold(unsafe { OwnedFd::from_raw_fd(made.fd) }))
+    }
+
+    /// Does what [`Context::open_hold`] does, and waits until the job is held, for `limit` at most
+    /// (`None`: as long as needed), even if the file is `O_NONBLOCK`. Also returns whether the job
+    /// is held; `false`: there is no job, or the job has ended. After an error the job continues.
+    pub fn hold_open(&self, limit: Option<Duration>) -> Result<(Hold, bool)> {
+        let hold = self.open_hold()?;
+        match until_ready(self, limit, || self.wait_until(Events::ANY, 0)) {
+            Ok(events) => Ok((hold, events.contains(Events::HELD))),
+            Err(Error::NotFound) => Ok((hold, false)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Preempts the job of the context with this number; 0: of this context.
     pub(crate) fn preempt_context(&self, context: u32, hold: bool) -> Result<()> {
         let argument = uapi::Preempt {
@@ -360,7 +399,7 @@ impl Context {
         unsafe { self.call(uapi::IOC_PREEMPT, argument) }.map(drop)
     }
 
-    /// Resumes a held job.
+    /// Resumes a job that [`Context::preempt`] holds. Holds ([`Context::open_hold`]) stay.
     pub fn resume(&self) -> Result<()> {
         self.resume_context(0)
     }

@@ -48,6 +48,7 @@ layout! {
     Start { size: u32, flags: u32, job: u64 }
     Preempt { size: u32, flags: u32, context: u32, reserved: u32 }
     Resume { size: u32, flags: u32, context: u32, reserved: u32 }
+    Hold { size: u32, flags: u32, context: u32, fd: i32 }
     Status {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
@@ -146,6 +147,7 @@ constants! {
     STATUS_DISABLED: u32 = 1 << 0;
     STATUS_THROTTLED: u32 = 1 << 1;
     STATUS_NO_SLOT: u32 = 1 << 2;
+    STATUS_HOLD: u32 = 1 << 3;
     FAULT_WRITE: u32 = 1 << 0;
     WAITS_NOT: u32 = 0;
     WAITS_DISABLED: u32 = 1;
@@ -256,6 +258,7 @@ calls! {
     IOC_HINT = 0x36;
     IOC_DOORBELL = 0x37;
     IOC_OUTCOME = 0x38;
+    IOC_HOLD = 0x39;
     IOC_PARAM = 0x40;
     IOC_RESERVE = 0x41;
     IOC_CONTEXT_INFO = 0x50;

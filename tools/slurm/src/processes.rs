@@ -3,7 +3,7 @@
 //! job: Slurm only stops processes, and a card would continue.
 
 use anyhow::{ensure, Context as _, Result};
-use fermata::{owner, Context};
+use fermata::{owner, Error, Hold};
 use rustix::process::{kill_process, Pid, Signal};
 use std::fs;
 
@@ -24,11 +24,11 @@ pub(crate) fn directory(cgroup: &str) -> String {
     format!("{CGROUPS}{cgroup}")
 }
 
-/// Processes that are stopped, and contexts whose jobs are held.
+/// Processes that are stopped, and holds of their jobs, which end with the caller.
 #[derive(Default)]
 pub(crate) struct Suspended {
     stopped: Vec<Pid>,
-    held: Vec<Context>,
+    held: Vec<Hold>,
 }
 
 impl Suspended {
@@ -42,27 +42,12 @@ impl Suspended {
                 self.stopped.push(pid);
             }
         }
-        for pid in processes {
-            let pid = pid.as_raw_nonzero().get() as u32;
-            for number in owner::descriptors(pid).unwrap_or_default() {
-                let context = owner::context(pid, number)
-                    .with_context(|| format!("descriptor {number} of process {pid}"))?;
-                // Without a job there is nothing to hold, and the processes, being stopped, start
-                // none.
-                if !is_held(&context) && context.preempt(true).is_ok() {
-                    self.held.push(context);
-                }
-            }
-        }
-        Ok(())
+        hold_jobs(&processes, &mut self.held)
     }
 
     /// Resumes all that was suspended.
     pub(crate) fn resume(&mut self) {
-        for context in self.held.drain(..) {
-            // The job may have ended before it was held.
-            let _ = context.resume();
-        }
+        self.held.clear();
         for pid in self.stopped.drain(..) {
             let _ = kill_process(pid, Signal::CONT);
         }
@@ -88,9 +73,29 @@ pub(crate) fn check_memory() -> Result<()> {
     Ok(())
 }
 
-fn is_held(context: &Context) -> bool {
-    let status = context.status();
-    status.is_ok_and(|status| fermata::State::from(status.state) == fermata::State::Held)
+/// Holds the jobs of processes, and adds the holds to `held`.
+fn hold_jobs(processes: &[Pid], held: &mut Vec<Hold>) -> Result<()> {
+    for pid in processes {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        for number in owner::descriptors(pid).unwrap_or_default() {
+            let context = owner::context(pid, number)
+                .with_context(|| format!("descriptor {number} of process {pid}"))?;
+            match context.open_hold() {
+                Ok(hold) => held.push(hold),
+                // It is not set up.
+                Err(Error::NotReady) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Holds the jobs of all processes of the caller's cgroup until the result is dropped.
+pub(crate) fn hold_all() -> Result<Vec<Hold>> {
+    let mut held = Vec::new();
+    hold_jobs(&others()?, &mut held)?;
+    Ok(held)
 }
 
 fn others() -> Result<Vec<Pid>> {

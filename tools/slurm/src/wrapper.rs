@@ -7,7 +7,7 @@
 //! time the program is restored.
 
 use crate::card;
-use crate::processes::{check_memory, Suspended};
+use crate::processes::{check_memory, hold_all, Suspended};
 use anyhow::{bail, ensure, Context as _, Result};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{fcntl_setfl, fstat, OFlags};
@@ -162,8 +162,10 @@ impl Run {
         fs::write(image.join(RECORD), serde_json::to_vec(&record)?)?;
         let pid = program.pid.as_raw_nonzero().to_string();
         if self.checkpoint {
+            // The job must not go on between the checkpoint and the end of the program.
+            let _until_ended = hold_all()?;
             let mut command = Command::new("fermata-checkpoint");
-            command.args(["save", "--hold", "--pid", &pid]);
+            command.args(["save", "--pid", &pid]);
             ensure!(
                 succeeds(command.arg(image.join(JOB)).stdout(Stdio::null()))?,
                 "fermata-checkpoint failed"

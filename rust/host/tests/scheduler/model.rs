@@ -537,11 +537,11 @@ impl World {
                 Event::Hint { ctx, at } => {
                     world.hints.insert(ctx, at.as_ns());
                 }
-                Event::Preempt { ctx, hold: true } => world.check_held(ctx),
+                Event::Preempt { ctx, hold: true } | Event::Hold { ctx } => world.check_held(ctx),
                 Event::Start { ctx, job } if job.held => {
                     assert_eq!(world.state(ctx), JobState::Held);
                 }
-                Event::Resume { ctx } => world.check_resumed(ctx),
+                Event::Resume { ctx } if !world.machine.is_kept(ctx) => world.check_resumed(ctx),
                 _ => {}
             },
         )

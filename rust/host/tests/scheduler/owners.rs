@@ -60,6 +60,8 @@ fn capacity_and_stale_ids() {
         },
         Event::Preempt { ctx: a, hold: true },
         Event::Resume { ctx: a },
+        Event::Hold { ctx: a },
+        Event::EndHold { ctx: a },
         Event::Close { ctx: a },
     ] {
         assert_eq!(world.event(event), Err(Refusal::NoContext));
@@ -141,6 +143,111 @@ fn a_job_that_starts_held() {
             let stats = world.stats(a);
             assert_eq!((stats.hints_used, stats.hints_wasted), (0, 0));
         }
+    }
+}
+
+/// RESUME ends what a request has begun, and only the end of the last hold ends holds.
+#[test]
+fn holds_count() {
+    for plan in [IRQ, RELAY, BASE] {
+        let mut world = World::new(&[plan], 4);
+        let a = world.tenant(2 * MS);
+        let (hold, end, resume) = (
+            Event::Hold { ctx: a },
+            Event::EndHold { ctx: a },
+            Event::Resume { ctx: a },
+        );
+        assert_eq!(world.event(end), Err(Refusal::Range));
+        world.start(a, 10 * MS).unwrap();
+        world.run_for(MS);
+        for _ in 0..2 {
+            world.event(hold).unwrap();
+        }
+        world.run_for(5 * MS);
+        for event in [resume, end] {
+            world.event(event).unwrap();
+            world.run_for(5 * MS);
+            assert_eq!(world.state(a), JobState::Held, "{plan:?}");
+            assert!(world.stats(a).has_hold);
+        }
+        // A request to hold outlasts the last hold.
+        world.event(Event::Preempt { ctx: a, hold: true }).unwrap();
+        world.event(end).unwrap();
+        world.run_for(5 * MS);
+        assert_eq!(world.state(a), JobState::Held);
+        assert!(!world.stats(a).has_hold);
+        world.event(hold).unwrap();
+        world.event(resume).unwrap();
+        world.run_for(5 * MS);
+        assert_eq!(world.state(a), JobState::Held);
+        world.event(end).unwrap();
+        world.run_for(20 * MS);
+        assert_eq!(world.state(a), JobState::Done);
+        assert_eq!(world.stats(a).slices, 2);
+    }
+}
+
+/// A hold that ends before it has taken effect costs a save.
+#[test]
+fn a_hold_may_end_at_once() {
+    let mut world = World::new(&[IRQ], 4);
+    let a = world.tenant(2 * MS);
+    world.start(a, 5 * MS).unwrap();
+    world.run_for(MS);
+    world.event(Event::Hold { ctx: a }).unwrap();
+    world.event(Event::EndHold { ctx: a }).unwrap();
+    world.run_for(10 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+    assert_eq!(world.stats(a).resumes, 1);
+}
+
+#[test]
+fn a_job_that_starts_under_a_hold() {
+    let mut world = World::new(&[IRQ], 4);
+    let a = world.tenant(2 * MS);
+    world.event(Event::Hold { ctx: a }).unwrap();
+    assert_eq!(world.state(a), JobState::Idle);
+    world.start(a, 3 * MS).unwrap();
+    assert_eq!(world.wakes, [(a, Wake::Held)]);
+    world.run_for(5 * MS);
+    assert_eq!((world.state(a), world.stats(a).slices), (JobState::Held, 0));
+    world.event(Event::EndHold { ctx: a }).unwrap();
+    world.run_for(5 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+    // The next job starts as usual.
+    world.start(a, MS).unwrap();
+    world.run_for(5 * MS);
+    assert_eq!(world.state(a), JobState::Done);
+}
+
+/// The holds of a member are those of the gang until the member leaves or closes.
+#[test]
+fn a_hold_of_a_gang() {
+    for closes in [false, true] {
+        let mut world = World::new(&[IRQ, IRQ], 4);
+        let (a, b) = (world.tenant(2 * MS), world.tenant(2 * MS));
+        world.event(Event::Hold { ctx: b }).unwrap();
+        world.start(a, 20 * MS).unwrap();
+        world.run_for(MS);
+        assert_eq!(world.state(a), JobState::Running);
+        world.set_gang(a, Some(b)).unwrap();
+        world.run_for(2 * MS);
+        assert_eq!(world.state(a), JobState::Held);
+        world.event(Event::Resume { ctx: a }).unwrap();
+        world.start(b, MS).unwrap();
+        world.run_for(2 * MS);
+        assert_eq!(
+            (world.state(a), world.state(b)),
+            (JobState::Held, JobState::Held)
+        );
+        if closes {
+            world.close(b).unwrap();
+        } else {
+            world.set_gang(b, None).unwrap();
+            assert_eq!(world.state(b), JobState::Held);
+        }
+        world.run_for(30 * MS);
+        assert_eq!(world.state(a), JobState::Done);
     }
 }
 

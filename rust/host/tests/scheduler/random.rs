@@ -40,6 +40,13 @@ enum Op {
     Resume {
         who: usize,
     },
+    Hold {
+        who: usize,
+    },
+    /// Ends one of the holds that there are.
+    EndHold {
+        which: usize,
+    },
     /// More work for its queue.
     Post {
         who: usize,
@@ -210,6 +217,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(who, us)| Op::Hint { who, us }),
         5 => (who.clone(), any::<bool>()).prop_map(|(who, hold)| Op::Preempt { who, hold }),
         4 => who.clone().prop_map(|who| Op::Resume { who }),
+        2 => who.clone().prop_map(|who| Op::Hold { who }),
+        3 => who.clone().prop_map(|which| Op::EndHold { which }),
         6 => (who.clone(), 1..10_000u64).prop_map(|(who, us)| Op::Post { who, us }),
         2 => who.clone().prop_map(|who| Op::Ring { who }),
         2 => who.clone().prop_map(|who| Op::Close { who }),
@@ -295,6 +304,8 @@ fn setting() -> impl Strategy<Value = Setting> {
 struct Play {
     world: World,
     who: Vec<ContextId>,
+    /// The context of each hold.
+    holds: Vec<ContextId>,
 }
 
 impl Play {
@@ -315,6 +326,7 @@ impl Play {
         Self {
             world,
             who: Vec::new(),
+            holds: Vec::new(),
         }
     }
 
@@ -354,6 +366,19 @@ impl Play {
             }
             Op::Resume { who: i } => {
                 let _ = who(i).map(|ctx| self.world.event(Event::Resume { ctx }));
+            }
+            Op::Hold { who: i } => {
+                let Some(ctx) = who(i) else { return };
+                if self.world.event(Event::Hold { ctx }).is_ok() {
+                    self.holds.push(ctx);
+                }
+            }
+            Op::EndHold { which } => {
+                if !self.holds.is_empty() {
+                    let ctx = self.holds.swap_remove(which % self.holds.len());
+                    // The context may be closed.
+                    let _ = self.world.event(Event::EndHold { ctx });
+                }
             }
             Op::Post { who: i, us } => {
                 let _ = who(i).map(|ctx| self.post(ctx, us * US));
@@ -476,6 +501,9 @@ impl Play {
         let _ = self.world.set_exclusive(all, None);
         for group in 0..4 {
             let _ = self.world.remove_group(GroupKey(group));
+        }
+        for ctx in std::mem::take(&mut self.holds) {
+            let _ = self.world.event(Event::EndHold { ctx });
         }
         for round in 0..400 {
             for ctx in self.who.clone() {

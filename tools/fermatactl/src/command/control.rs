@@ -109,7 +109,7 @@ commands! {
     Preempt: Control::Preempt, "preempting", "preempted";
     /// Take jobs off their slots until `resume` (CAP_SYS_ADMIN)
     Hold: Control::Hold, "holding", "held";
-    /// Resume held jobs (CAP_SYS_ADMIN)
+    /// Resume held jobs (own ones, or CAP_SYS_ADMIN)
     Resume: Control::Resume, "resuming", "resumed";
     /// Keep all jobs of contexts off slots, later ones too, until `enable` (CAP_SYS_ADMIN)
     Disable: Control::Param(Param::Enabled, 0), "disabling", "disabled";

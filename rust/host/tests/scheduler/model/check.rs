@@ -171,6 +171,9 @@ impl World {
             usable = 0;
         }
         self.check_reason(ctx, &stats, usable);
+        assert_eq!(stats.has_hold, self.machine.is_kept(ctx));
+        let is_off = matches!(stats.state, JobState::Queued | JobState::Empty);
+        assert!(!stats.has_hold || !is_off, "{ctx:?} has a hold: {stats:?}");
         assert_eq!(stats.slot.is_some(), stats.state == JobState::Running);
         if let Some(slot) = stats.slot {
             owners[slot.index()] += 1;
