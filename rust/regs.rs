@@ -16,7 +16,7 @@ pub(crate) const FERMATA_MAGIC: u64 = 0x315f_4154_414d_5246;
 pub(crate) const FERMATA_VERSION: u64 = 1;
 /// First application register of a slot page, a byte offset.
 pub(crate) const APP_FIRST: u32 = 0x30;
-/// Largest value of [`const@STATE_SIZE_PG`], of a card that keeps to its specification: 16 MiB.
+/// Largest value of [`struct@STATE_SIZE_PG`], of a card that keeps to its specification: 16 MiB.
 pub(crate) const STATE_PAGES_MAX: u64 = 4096;
 /// Last application register of a slot page.
 pub(crate) const APP_LAST: u32 = 0xff8;

@@ -1403,10 +1403,11 @@ struct fermata_group_set {
  * depends on waits.  The STARTs follow each other immediately, once all slots are
  * vacant; each engine begins to work when its own state is loaded.
  *
- * When a member has its turn under the policy, its gang claims the slots that it can have soonest; the jobs on them continue until all of them can
- * be vacant.  If that would take longer than a slice, other contexts go first.  A member
- * whose job starts while the others run gets a slot as any context does.  If the members
- * cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
+ * When a member has its turn under the policy, its gang claims the slots that it can
+ * have soonest; the jobs on them continue until all of them can be vacant.  If that
+ * would take longer than a slice, other contexts go first.  A member whose job starts
+ * while the others run gets a slot as any context does.  If the
+ * members cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
  * FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE), each gets slots by itself.
  *
  * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member apply to the jobs of all

@@ -316,8 +316,8 @@ impl SchedContext {
         matches!(self.linked, Linked::UrgentHint | Linked::CommonHint)
     }
 
-    /// Returns the statistics of the context. `has_hold`, `no_slot`, the throttling of its group, its hint, the
-    /// reason why it waits and the time of its run are left to the caller.
+    /// Returns the statistics of the context. `has_hold`, `no_slot`, the throttling of its group,
+    /// its hint, the reason why it waits and the time of its run are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
         let waited = match self.state {
             JobState::Queued => now.since(self.queued_at),

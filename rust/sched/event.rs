@@ -52,7 +52,7 @@ pub enum Event {
     Resume { ctx: ContextId },
     /// Add a hold, which only [`Event::EndHold`] ends. While a context has holds, its job and the
     /// other jobs of its gang are held, also if they are started meanwhile. Refused with
-    /// [`Refusal::NoSpace`](super::Refusal::NoSpace) if there are 2^32 - 1.
+    /// [`Refusal::NoSpace`] if there are 2^32 - 1.
     Hold { ctx: ContextId },
     /// Take a hold away. If none is left, and no [`Event::Preempt`] or start has requested a hold,
     /// the jobs run again.

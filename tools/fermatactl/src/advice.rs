@@ -93,6 +93,10 @@ const NO_SLOT_IN_SERVICE: Explanation = (
     "`fermatactl info` shows which slots are quarantined; a reset of the card tries them again \
          (docs/operations.md)",
 );
+const NEIGHBOURS: Explanation = (
+    "the card has no DMA window check, and other devices have joined its IOMMU group",
+    "`fermatactl info` names them: remove them, or run fermatactl as root of the host",
+);
 const NO_SYSFS: Explanation = ("the card has no files below /sys", "mount sysfs at /sys");
 const STATE_GREW: Explanation = (
     "the card reports a larger state than the snapshot buffer has room for",
@@ -242,6 +246,7 @@ fn of_memory(call: Call, error: Error) -> Option<Explanation> {
             "start the command again",
         ),
         (_, Error::NotReady) => NOT_SET_UP,
+        (Call::ArenaCreate, Error::NotPermitted) => NEIGHBOURS,
         (_, Error::NoMemory) => (
             "not so much memory, or more than RLIMIT_MEMLOCK or the group's limit allows",
             "raise the limits of locked memory (`ulimit -l`; CAP_IPC_LOCK has none), of the \
@@ -281,6 +286,7 @@ fn of_registers(call: Call, error: Error) -> Option<Explanation> {
 
 fn of_start(error: Error) -> Option<Explanation> {
     Some(match error {
+        Error::NotPermitted => NEIGHBOURS,
         Error::Busy => (
             "the last job has not ended",
             "wait for the end of the job (`fermatactl list` shows its state)",
@@ -553,13 +559,12 @@ mod tests {
     ];
 
     /// Errors of calls that fermatactl does not make in this way.
-    const NEVER: [(&str, &str, &str); 15] = [
+    const NEVER: [(&str, &str, &str); 14] = [
         ("setup", "ENXIO", "of the calls before it"),
         ("setup", "EINVAL", "it names no slots"),
         ("arena_create", "EFAULT", "FERMATA_ARENA_USER"),
         ("arena_create", "EOPNOTSUPP", "FERMATA_ARENA_USER"),
         ("arena_create", "EBADF", "FERMATA_ARENA_SHARED"),
-        ("arena_create", "EPERM", "memory of another process"),
         ("arena_create", "ESRCH", "memory of another process"),
         ("snapshot_create", "EFAULT", "FERMATA_SNAPSHOT_USER"),
         ("snapshot_create", "EOPNOTSUPP", "FERMATA_SNAPSHOT_USER"),

@@ -133,10 +133,11 @@ impl IommuGroup {
 
 impl std::fmt::Display for IommuGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.neighbours.is_empty() {
-            true => write!(f, "{}", self.number),
-            false => write!(f, "{}, with {}", self.number, self.neighbours.join(", ")),
+        write!(f, "{}", self.number)?;
+        if self.neighbours.is_empty() {
+            return Ok(());
         }
+        write!(f, ", with {}", self.neighbours.join(", "))
     }
 }
 
