@@ -13,7 +13,9 @@ use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{fcntl_setfl, fstat, OFlags};
 use rustix::io::{retry_on_intr, Errno};
 use rustix::pipe::{pipe_with, PipeFlags};
-use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
+use rustix::process::{
+    kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions,
+};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -172,6 +174,9 @@ impl Run {
             );
             images.complete(&image)?;
             kill_process(program.pid, Signal::KILL)?;
+            // Left for the caller to reap.
+            let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            retry_on_intr(|| waitid(WaitId::Pid(program.pid), ended))?;
             return Ok(());
         }
         let mut command = self.criu("dump", &image);
