@@ -208,7 +208,7 @@ FM_TEST(hold, holder_may_die)
 FM_TEST(hold, context_may_be_closed)
 {
 	struct fm_ctx c, next;
-	int hold;
+	int hold, of_next;
 
 	run_endless(&c);
 	hold = fm_hold_fd(c.fd);
@@ -217,8 +217,14 @@ FM_TEST(hold, context_may_be_closed)
 	fm_ctx_close(&c);
 	run_endless(&next);
 	EXPECT_EQ(0, attributes(next.fd));
+	of_next = fm_hold_fd(next.fd);
+	ASSERT_LE(0, of_next);
+	fm_wait(next.fd, FERMATA_EVENT_HELD);
+	/* The hold of a closed context is not taken for one of the context in its place. */
 	close(hold);
-	EXPECT_EQ(FERMATA_STATE_RUNNING, fm_state(next.fd));
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(next.fd));
+	close(of_next);
+	card_until_runs(next.slot, next.token);
 	fm_end_endless(&next);
 	fm_ctx_close(&next);
 	/* Neither has one that is left when the card goes. */

@@ -166,21 +166,22 @@ static bool repeats(const struct card_turn *turns, int n, const struct card_turn
 	return false;
 }
 
-static int read_history(u64 from, struct card_turn *turns, int max, bool all)
+/* Reads events from number *from on, and sets *from to the number of the next one. */
+static int read_history(u64 *from, struct card_turn *turns, int max, bool all)
 {
 	int n = 0;
 
 	push_writes();
 	for (;;) {
-		const char *reply = card_cmd("history from=%llu", (unsigned long long)from);
+		const char *reply = card_cmd("history from=%llu", (unsigned long long)*from);
 		const char *p = strstr(reply, "events=") + 7;
 		u64 next = card_key(reply, "next");
 
-		if (card_key(reply, "from") != from)
-			fm_die("the card has forgotten event %llu", (unsigned long long)from);
-		if (next == from)
+		if (card_key(reply, "from") != *from)
+			fm_die("the card has forgotten event %llu", (unsigned long long)*from);
+		if (next == *from)
 			return n;
-		from = next;
+		*from = next;
 		while (p && *p && n < max) {
 			p = parse_turn(p, &turns[n]);
 			n += p && (all || !repeats(turns, n, &turns[n]));
@@ -192,7 +193,7 @@ static int read_history(u64 from, struct card_turn *turns, int max, bool all)
 
 int card_history(u64 from, struct card_turn *turns, int max)
 {
-	return read_history(from, turns, max, false);
+	return read_history(&from, turns, max, false);
 }
 
 static int only_starts(struct card_turn *turns, int n)
@@ -210,12 +211,17 @@ static int only_starts(struct card_turn *turns, int n)
 bool card_pause_repeated(u64 from)
 {
 	static struct card_turn all[HISTORY];
-	int n = read_history(from, all, HISTORY, true), i;
+	int n = read_history(&from, all, HISTORY, true), i;
 
 	for (i = 0; i < n; i++)
 		if (repeats(all, i, &all[i]))
 			return true;
 	return false;
+}
+
+int card_order_next(u64 *from, struct card_turn *turns, int max)
+{
+	return only_starts(turns, read_history(from, turns, max, true));
 }
 
 int card_order(u64 from, struct card_turn *turns, int max)

@@ -70,6 +70,8 @@ int card_history(u64 from, struct card_turn *turns, int max);
 bool card_pause_repeated(u64 from);
 /* Only CARD_START and CARD_RESUME: the order in which contexts got a slot. */
 int card_order(u64 from, struct card_turn *turns, int max);
+/* The same, and sets *from to the number of the next event; max is more than the card keeps at once. */
+int card_order_next(u64 *from, struct card_turn *turns, int max);
 /* Waits until there are n of these. */
 int card_until_turns(u64 from, struct card_turn *turns, int max, int n);
 /* Has the tenant had such an event since then? */
