@@ -221,6 +221,10 @@ impl Card {
         if scheduler.is_sweeping() && !was_sweeping {
             self.sweeper.queue(0);
         }
+        // STARTs follow the loads of all slots, after the time with which the scheduler was called.
+        for slot in self.slots_in(core::mem::take(&mut outbox.started)) {
+            state.scheduler.note_start(slot, now());
+        }
         self.note_load(state, outbox);
         result
     }

@@ -45,6 +45,8 @@ pub(super) struct Outbox {
     pub(super) results_lost: bool,
     /// The times of the run whose record is handled.
     pub(super) times: RunTimes,
+    /// Slots to which a START was written, a bit each.
+    pub(super) started: u8,
     /// The last Load that was measured.
     pub(super) load: Option<MeasuredLoad>,
 }
@@ -201,6 +203,7 @@ impl Executor<'_> {
         let written = now();
         self.slots[slot].histograms.note_start(times, written);
         self.with(ctx, |context| context.meter().note_start(times, written));
+        self.outbox.started |= slot.bit();
     }
 
     fn pause(&mut self, slot: SlotId, boundary: bool, late: Option<Duration>) {

@@ -22,6 +22,14 @@ pub struct LoadCost {
 }
 
 impl Scheduler {
+    /// Notes that the START of the job that was just started on `slot` was written at `written` at
+    /// the latest.
+    pub fn note_start(&mut self, slot: SlotId, written: Time) {
+        if self.slots.find(slot).is_some() {
+            self.slots[slot].fsm.note_start(written);
+        }
+    }
+
     /// Notes the cost of the Load of the job that was just started on `slot`. Must be called before
     /// the scheduler is told of anything else. The slice of the job begins that much later. No-op
     /// if no job runs on the slot.

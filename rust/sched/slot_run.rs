@@ -19,10 +19,6 @@ const POLL_MAX: Duration = Duration::from_ms(1);
 /// ... but never less than this.
 const POLL_MAX_FLOOR: Duration = Duration::from_us(100);
 
-/// A START is written at most this long after the decision, unless the load is reported
-/// ([`SlotFsm::note_load`]).
-const START_MARGIN: Duration = Duration::from_us(20);
-
 /// How a run has ended.
 pub(super) struct End {
     pub(super) reason: EndReason,
@@ -126,7 +122,7 @@ impl SlotFsm {
         let poll_period = self.poll_min();
         let savable = match self.config.unsavable() {
             Duration::ZERO => Time::ZERO,
-            unsavable => cx.now + START_MARGIN + unsavable,
+            unsavable => cx.now + unsavable,
         };
         self.enter(State::Running(Run {
             ctx,
@@ -146,6 +142,16 @@ impl SlotFsm {
         }));
     }
 
+    /// Notes that the last START was written at `written` at the latest.
+    pub(super) fn note_start(&mut self, written: Time) {
+        let unsavable = self.config.unsavable();
+        if let State::Running(run) = &mut self.state {
+            if unsavable != Duration::ZERO {
+                run.savable = run.savable.max(written + unsavable);
+            }
+        }
+    }
+
     /// Notes that loading registers before the last START took `total`, of which `clearing` is
     /// charged to others: the run begins later by `clearing`.
     pub(super) fn note_load(&mut self, clearing: Duration, total: Duration) {
@@ -153,7 +159,6 @@ impl SlotFsm {
             run.started = run.started + clearing;
             run.extra += Duration::from_ns(total.as_ns().saturating_sub(clearing.as_ns()));
             run.poll_at = run.poll_at + total;
-            run.savable = run.savable + total;
             self.entered = true;
         }
     }
@@ -360,7 +365,8 @@ impl SlotFsm {
         }
         let at = now.max(due).max(run.savable);
         run.poll_period = poll_period;
-        run.poll_at = at + poll_period;
+        // The job may end before the PAUSE is written.
+        run.poll_at = now.max(due) + poll_period;
         let pause = Pause {
             after: run.work_until(now, due),
             is_early: matches!(cause, PauseCause::Outranked { .. }),
@@ -464,7 +470,7 @@ impl SlotFsm {
     ) -> Progress {
         let now = cx.now;
         let at_boundary = self.stops_at_boundary(cooperative);
-        let save = self.stats.save();
+        let (poll_period, save) = (self.poll_min(), self.stats.save());
         let State::Running(run) = &mut self.state else {
             return Progress::NONE;
         };
@@ -490,7 +496,10 @@ impl SlotFsm {
             let boundary = pause.boundary && at_boundary;
             let first = pause.unwritten.take();
             match first {
-                Some(_) => pause.again = now + pause.wait,
+                Some(_) => {
+                    pause.again = now + pause.wait;
+                    (run.poll_period, run.poll_at) = (poll_period, now + poll_period);
+                }
                 None => pause.repeat(now, save),
             }
             if pause.boundary && !boundary {

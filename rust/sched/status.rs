@@ -167,12 +167,13 @@ impl Status {
     /// without interrupts, reports faults and snapshot errors, too.
     fn classify_base(self, run: &Run, now: Time) -> StatusClass {
         let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
+        let is_written = run.pause.is_some_and(|pause| pause.unwritten.is_none());
         match self.phase() {
             Phase::Running => StatusClass::Running,
             Phase::Finish if self.fault() => StatusClass::Fault,
             Phase::Finish if self.snapshot_error() => StatusClass::SnapshotError,
             Phase::Finish => StatusClass::Finished,
-            Phase::Paused if run.pause.is_some() => StatusClass::Paused,
+            Phase::Paused if is_written => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
         }
