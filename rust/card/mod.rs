@@ -86,6 +86,9 @@ pub(crate) struct Card {
     pub(crate) translated: bool,
     /// Other devices in its IOMMU group, if the card does not check windows.
     neighbours: Atomic<u32>,
+    /// Held while `neighbours` is updated.
+    #[pin]
+    updating_neighbours: Mutex<()>,
     /// Updates `neighbours`.
     #[pin]
     bus_watch: BusWatch<Self>,
@@ -201,6 +204,7 @@ impl Card {
                 pci: pdev.into(),
                 translated,
                 neighbours: Atomic::new(0),
+                updating_neighbours <- new_mutex!((), "fermata_neighbours"),
                 // SAFETY: `OFFSET` is that of this field. `shut_down`, which is called before the
                 // card is dropped, stops the watch, and it is not started afterwards.
                 bus_watch <- unsafe { BusWatch::new() },

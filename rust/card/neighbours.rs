@@ -12,7 +12,7 @@ use crate::{
 };
 use core::mem::offset_of;
 use kernel::{
-    dev_warn,
+    dev_err, dev_warn,
     prelude::*,
     sync::atomic::{Acquire, Release},
     time::{delay::fsleep, Delta},
@@ -32,7 +32,7 @@ impl Card {
         }
         // First, so that no device is missed.
         self.bus_watch.start()?;
-        self.count_neighbours();
+        self.update_neighbours();
         Ok(())
     }
 
@@ -54,6 +54,16 @@ impl Card {
         match self.has_neighbours() && !may_reach {
             true => Err(EPERM),
             false => Ok(()),
+        }
+    }
+
+    /// Counts the other devices of the group, and holds all jobs if the first one has come. Locked,
+    /// because several devices may come and go at the same time: none of them gets a driver before
+    /// the jobs are saved, and the last count is the latest one. Process context.
+    fn update_neighbours(&self) {
+        let _updating = self.updating_neighbours.lock();
+        if self.count_neighbours() {
+            self.hold_all();
         }
     }
 
@@ -103,7 +113,15 @@ impl Card {
             _ => None,
         };
         let held = job();
-        while held.is_some() && job() == held && now() < end {
+        while held.is_some() && job() == held {
+            if now() >= end {
+                dev_err!(
+                    self.device,
+                    "the job on slot {} is still there beside the new device\n",
+                    slot.index()
+                );
+                return;
+            }
             fsleep(HOLD_LOOK);
         }
     }
@@ -113,8 +131,6 @@ impl Watcher for Card {
     const OFFSET: usize = offset_of!(Self, bus_watch);
 
     fn bus_changed(&self) {
-        if self.count_neighbours() {
-            self.hold_all();
-        }
+        self.update_neighbours();
     }
 }

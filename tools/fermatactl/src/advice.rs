@@ -399,7 +399,11 @@ fn of_reservation(error: Error) -> Option<Explanation> {
 fn of_number(call: Call, error: Error) -> Option<Explanation> {
     Some(match (call, error) {
         (_, Error::NoContext) => NO_CONTEXT,
-        (Call::Control, Error::NotPermitted) => ADMINISTRATOR,
+        (Call::Control, Error::NotPermitted) => (
+            NOT_PERMITTED,
+            "this takes CAP_SYS_ADMIN in the initial user namespace, or other devices have joined \
+                 the card's IOMMU group (`fermatactl info`): run fermatactl as root of the host",
+        ),
         (Call::Control, Error::NotFound) => (
             "the context has no job, or the job has ended",
             "wait until the program starts a job: `fermatactl info` shows the state of the context",
