@@ -11,9 +11,9 @@
 //! Interrupts that report only completions in job queues are not spurious, and a program chooses
 //! how many there are. A token bucket bounds their rate: when the bucket is empty, the vector is
 //! switched off until there is a token. An interrupt that was raised meanwhile is delivered then.
-//! The vector of one slot is on while the job there is being saved. A shared vector stays off: a
-//! timer polls the other slots, because their owners must not pay for the queue, and because a
-//! neighbour that is saved again and again must not lift the limit.
+//! The vector of one slot is on while the job there is being saved. A shared vector stays off, or a
+//! neighbour that is saved again and again would lift the limit: a timer polls the other slots, whose
+//! owners pay for no more than a millisecond.
 
 use crate::{
     c_object::{callback, Callback},
@@ -42,10 +42,10 @@ pub(crate) trait EventSink: Sync + Sized {
     /// interrupt context, under the vector's raw lock.
     fn report_storm(&self, slots: u8);
 
-    /// Polls the busy slots of a shared vector that is throttled; `throttled`, whose completions
-    /// were too many, only while its job is being saved. Returns when the next job of these slots
-    /// is to be saved, `None` if none is. Hard interrupt context.
-    fn poll_throttled(&self, vector: &Vector<Self>, throttled: SlotId) -> Option<Time>;
+    /// Polls slots of a shared vector that is throttled: those whose jobs are being saved, and
+    /// those of `others`, a bit each, that are busy. Returns when the next job of the vector's
+    /// slots is to be saved, `None` if none is. Hard interrupt context.
+    fn poll_throttled(&self, vector: &Vector<Self>, others: u8) -> Option<Time>;
 }
 
 /// Shortest time for which a throttled vector is off.
@@ -53,7 +53,7 @@ const THROTTLE_MIN: Duration = Duration::from_ms(1);
 /// How often the slots of a shared vector are polled while it is throttled...
 const POLL: Duration = Duration::from_ms(1);
 /// ... and while a job there is being saved.
-const POLL_SAVE: Duration = Duration::from_us(100);
+const POLL_SAVE: Duration = Duration::from_us(250);
 /// Completion interrupts that a vector may raise at once after it was quiet...
 const BURST: u64 = 32;
 /// ... or those of this time at the allowed rate, if these are more.
@@ -160,7 +160,9 @@ struct Throttle {
     /// The slot that reported too many completions.
     slot: SlotId,
     until: Time,
-    /// What the timer is armed for: `until`, or an earlier poll of the slots.
+    /// When slots beside `slot` are polled next.
+    next_poll: Time,
+    /// What the timer is armed for: `until`, or an earlier poll of slots.
     next_look: Time,
 }
 
@@ -342,28 +344,27 @@ impl<S: EventSink> Vector<S> {
             }
         }
         disable_irq_nosync(line.irq);
-        let next_look = self.next_look(until, save_due);
-        *line_state = LineState::Throttled(
-            line,
-            Throttle {
-                slot,
-                until,
-                next_look,
-            },
-        );
+        let mut throttle = Throttle {
+            slot,
+            until,
+            next_poll: now + POLL,
+            next_look: until,
+        };
+        let next_look = self.next_look(&throttle, save_due);
+        throttle.next_look = next_look;
+        *line_state = LineState::Throttled(line, throttle);
         self.throttled.add(1, Relaxed);
         self.timer.arm(next_look);
         true
     }
 
-    /// Returns when the timer of a vector that is throttled until `until` is to fire next.
-    fn next_look(&self, until: Time, save_due: Option<Time>) -> Time {
+    /// Returns when the timer of a throttled vector is to fire next.
+    fn next_look(&self, throttle: &Throttle, save_due: Option<Time>) -> Time {
         if !self.is_shared() {
-            return until;
+            return throttle.until;
         }
-        let now = now();
-        let at = until.min(now + POLL);
-        save_due.map_or(at, |due| at.min(due.max(now + POLL_SAVE)))
+        let at = throttle.until.min(throttle.next_poll);
+        save_due.map_or(at, |due| at.min(due.max(now() + POLL_SAVE)))
     }
 
     /// Makes the end of a save known soon although the vector is throttled. Under the card's lock,
@@ -455,18 +456,29 @@ impl<S: EventSink> Timed for Vector<S> {
     const OFFSET: usize = offset_of!(Self, timer);
     type Mode = AbsoluteHardMode<Monotonic>;
 
-    /// Switches the vector on, or polls the slots of a vector that is still throttled.
+    /// Switches the vector on, or polls slots of a vector that is still throttled.
     fn timer_fired(&self) {
         let Some(throttle) = self.switch_on() else {
             return;
         };
+        let now = now();
+        let is_poll = now >= throttle.next_poll;
+        let others = if is_poll { !throttle.slot.bit() } else { 0 };
         let save_due = self
             .sink()
-            .and_then(|sink| sink.poll_throttled(self, throttle.slot));
+            .and_then(|sink| sink.poll_throttled(self, others));
         // Locked, so that `stop` stops the timer afterwards.
         let mut line_state = self.line_state.lock();
         if let LineState::Throttled(line, mut throttle) = *line_state {
-            throttle.next_look = self.next_look(throttle.until, save_due);
+            if is_poll {
+                throttle.next_poll = now + POLL;
+            }
+            let next_look = self.next_look(&throttle, save_due);
+            // A PAUSE may have been written meanwhile, see `expect_save`.
+            throttle.next_look = match throttle.next_look > now {
+                true => next_look.min(throttle.next_look),
+                false => next_look,
+            };
             *line_state = LineState::Throttled(line, throttle);
             self.timer.arm(throttle.next_look);
         }

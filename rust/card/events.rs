@@ -416,11 +416,11 @@ impl EventSink for Card {
         );
     }
 
-    fn poll_throttled(&self, vector: &Vector<Self>, throttled: SlotId) -> Option<Time> {
+    fn poll_throttled(&self, vector: &Vector<Self>, others: u8) -> Option<Time> {
         for slot in self.slots_in(vector.slots()) {
             let mut state = self.state.lock();
             let save_due = state.scheduler.save_due(slot);
-            if slot != throttled || save_due.is_some_and(|due| due <= now()) {
+            if others & slot.bit() != 0 || save_due.is_some_and(|due| due <= now()) {
                 self.look_if_busy(&mut state, slot);
             }
         }
