@@ -124,7 +124,7 @@ impl Status {
         match config.profile {
             Profile::Irq => self.classify_irq(config, run, count),
             Profile::Relay => self.classify_relay(run, count),
-            Profile::Base { .. } => self.classify_base(run, now),
+            Profile::Base { .. } => self.classify_base(config, run, now),
         }
     }
 
@@ -163,9 +163,9 @@ impl Status {
     }
 
     /// Classifies a status on the base profile. There is no count, but the slot was reset before
-    /// the START, so an older status can only be IDLE. A card with a window or a snapshot unit, but
-    /// without interrupts, reports faults and snapshot errors, too.
-    fn classify_base(self, run: &Run, now: Time) -> StatusClass {
+    /// the START, so an older status can only be IDLE. A card with a window, a snapshot unit or
+    /// queues, but without interrupts, reports faults, snapshot errors and empty queues, too.
+    fn classify_base(self, config: &SlotConfig, run: &Run, now: Time) -> StatusClass {
         let is_fresh = !run.seen_running && now.since(run.started) <= START_LAG_MAX;
         let is_written = run.pause.is_some_and(|pause| pause.unwritten.is_none());
         match self.phase() {
@@ -173,6 +173,7 @@ impl Status {
             Phase::Finish if self.fault() => StatusClass::Fault,
             Phase::Finish if self.snapshot_error() => StatusClass::SnapshotError,
             Phase::Finish => StatusClass::Finished,
+            Phase::Paused if config.queues && self.empty() => StatusClass::Empty,
             Phase::Paused if is_written => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
