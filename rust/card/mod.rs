@@ -205,8 +205,7 @@ impl Card {
                 translated,
                 neighbours: Atomic::new(0),
                 updating_neighbours <- new_mutex!((), "fermata_neighbours"),
-                // SAFETY: `OFFSET` is that of this field. `shut_down`, which is called before the
-                // card is dropped, stops the watch, and it is not started afterwards.
+                // SAFETY: `OFFSET` is that of this field; `shut_down` stops the watch for good.
                 bus_watch <- unsafe { BusWatch::new() },
                 bar,
                 presence <- Presence::new(),

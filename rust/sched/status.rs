@@ -173,7 +173,7 @@ impl Status {
             Phase::Finish if self.fault() => StatusClass::Fault,
             Phase::Finish if self.snapshot_error() => StatusClass::SnapshotError,
             Phase::Finish => StatusClass::Finished,
-            Phase::Paused if config.queues && self.empty() => StatusClass::Empty,
+            Phase::Paused if self.empty() && config.queues => StatusClass::Empty,
             Phase::Paused if is_written => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
