@@ -265,7 +265,8 @@ static void begin(struct victims *v, struct owner *o, u32 slots)
 	fm_enter(FM_ROOT);
 }
 
-FM_TEST(owners, random_changes_take_nothing_from_others)
+/* FERMATA_OWNERS may be a minute. */
+TEST_F_TIMEOUT(owners, random_changes_take_nothing_from_others, 300)
 {
 	u64 from, end, others = 0, group, sibling, expiries, most;
 	u32 seed = fm_number_from("FERMATA_SEED", fm_now());
