@@ -106,11 +106,9 @@ impl Card {
 
     /// Waits until the job that is on `slot` now has left it, at most until `end`.
     fn wait_for_vacancy(&self, slot: SlotId, end: Time) {
-        let job = || match self.state.lock().scheduler.slot_state(slot) {
-            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx)) => {
-                Some(ctx)
-            }
-            _ => None,
+        let job = || {
+            let slot_state = self.state.lock().scheduler.slot_state(slot);
+            slot_state.and_then(SlotState::context)
         };
         let held = job();
         while held.is_some() && job() == held {

@@ -60,12 +60,8 @@ impl Card {
 
     /// Returns a slot, and the context that runs there, as the subject of a tracepoint.
     fn slot_in(&self, state: &mut State, slot: SlotId) -> Subject {
-        let ctx = match state.scheduler.slot_state(slot) {
-            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx)) => {
-                Some(ctx)
-            }
-            _ => None,
-        };
+        let slot_state = state.scheduler.slot_state(slot);
+        let ctx = slot_state.and_then(SlotState::context);
         self.context_on(&mut state.contexts, Some(slot), ctx)
     }
 

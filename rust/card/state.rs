@@ -8,7 +8,7 @@ use crate::{
     measure::SlotHistograms,
     regs::MAX_SLOTS,
     relay::Relay,
-    sched::{ContextId, GroupKey, Scheduler, SlotId, Storage, Time},
+    sched::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Storage, Time},
 };
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
@@ -173,9 +173,8 @@ impl State {
 
     /// Returns whether the status of a slot may have changed by itself.
     pub(super) fn is_at_work(&self, slot: SlotId) -> bool {
-        use crate::sched::SlotState::{Pausing, Resetting, Running};
-        let state = self.scheduler.slot_state(slot);
-        matches!(state, Some(Running(_) | Pausing(_) | Resetting(_)))
+        let slot_state = self.scheduler.slot_state(slot);
+        slot_state.and_then(SlotState::context).is_some()
     }
 }
 

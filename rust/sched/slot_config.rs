@@ -105,6 +105,16 @@ pub enum SlotState {
     Gone,
 }
 
+impl SlotState {
+    /// Returns the context that is on the slot.
+    pub fn context(self) -> Option<ContextId> {
+        match self {
+            Self::Running(ctx) | Self::Pausing(ctx) | Self::Resetting(ctx) => Some(ctx),
+            Self::Vacant | Self::Quarantined | Self::Gone => None,
+        }
+    }
+}
+
 /// What a slot has done since the scheduler was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotStats {

@@ -200,10 +200,5 @@ pub(super) fn state_name(state: SlotState) -> &'static str {
 
 /// Returns the number of the context that is on a slot in this state; 0: none.
 pub(super) fn number_on(state: SlotState) -> u32 {
-    match state {
-        SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx) => {
-            trace::number(ctx)
-        }
-        SlotState::Vacant | SlotState::Quarantined | SlotState::Gone => 0,
-    }
+    state.context().map_or(0, trace::number)
 }

@@ -158,11 +158,8 @@ impl World {
 
     /// Does the slot deal with the context?
     fn is_on(&self, slot: SlotId, id: ContextId) -> bool {
-        matches!(
-            self.machine.slot_state(slot),
-            Some(SlotState::Running(ctx) | SlotState::Pausing(ctx) | SlotState::Resetting(ctx))
-                if ctx == id
-        )
+        let slot_state = self.machine.slot_state(slot);
+        slot_state.and_then(SlotState::context) == Some(id)
     }
 
     /// Checks a context that is closed and not released yet.
