@@ -157,6 +157,14 @@ impl Card {
         self.handle(&mut self.state.lock(), event).map_err(refused)
     }
 
+    /// Submits a request by which a job may get a slot. `EPERM`: as with [`Card::start`].
+    fn submit_to_run(&self, event: Event) -> Result {
+        let may_reach = self.may_reach_neighbours();
+        let mut state = self.state.lock();
+        self.check_neighbours(may_reach)?;
+        self.handle(&mut state, event).map_err(refused)
+    }
+
     /// Preempts the job, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
         self.submit(Event::Preempt { ctx, hold })
@@ -164,20 +172,12 @@ impl Card {
 
     /// Rings the doorbell of a context: there is work in its queue. `EPERM`: as with `start`.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
-        let may_reach = self.may_reach_neighbours();
-        let mut state = self.state.lock();
-        self.check_neighbours(may_reach)?;
-        self.handle(&mut state, Event::Ring { ctx })
-            .map_err(refused)
+        self.submit_to_run(Event::Ring { ctx })
     }
 
     /// Resumes a held job. `EPERM`: as with `start`.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        let may_reach = self.may_reach_neighbours();
-        let mut state = self.state.lock();
-        self.check_neighbours(may_reach)?;
-        self.handle(&mut state, Event::Resume { ctx })
-            .map_err(refused)
+        self.submit_to_run(Event::Resume { ctx })
     }
 
     /// Adds a hold to a context.

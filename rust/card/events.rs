@@ -222,7 +222,7 @@ impl Card {
             self.sweeper.queue(0);
         }
         // STARTs follow the loads of all slots, after the time with which the scheduler was called.
-        for slot in self.slots_in(core::mem::take(&mut outbox.started)) {
+        while let Some(slot) = outbox.take_started() {
             state.scheduler.note_start(slot, now());
         }
         self.note_load(state, outbox);

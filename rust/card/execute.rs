@@ -45,8 +45,8 @@ pub(super) struct Outbox {
     pub(super) results_lost: bool,
     /// The times of the run whose record is handled.
     pub(super) times: RunTimes,
-    /// Slots to which a START was written, a bit each.
-    pub(super) started: u8,
+    /// Slots to which a START was written after which no PAUSE may come soon, a bit each.
+    started: u8,
     /// The last Load that was measured.
     pub(super) load: Option<MeasuredLoad>,
 }
@@ -76,6 +76,11 @@ impl Outbox {
     pub(super) fn suspect(&mut self, slot: SlotId) {
         self.suspects |= slot.bit() & !self.suspected;
         self.suspected |= slot.bit();
+    }
+
+    /// Takes out a slot to which a START was written.
+    pub(super) fn take_started(&mut self) -> Option<SlotId> {
+        take_first(&mut self.started)
     }
 
     /// Returns the slot whose status is to be read next. Once registers were loaded, which is all
@@ -203,7 +208,9 @@ impl Executor<'_> {
         let written = now();
         self.slots[slot].histograms.note_start(times, written);
         self.with(ctx, |context| context.meter().note_start(times, written));
-        self.outbox.started |= slot.bit();
+        if self.card.limits.unsavable != Duration::ZERO {
+            self.outbox.started |= slot.bit();
+        }
     }
 
     fn pause(&mut self, slot: SlotId, boundary: bool, late: Option<Duration>) {
