@@ -22,7 +22,16 @@ impl Process {
     /// `EPERM`: the caller may not change the memory of other processes. `ESRCH`: there is no such
     /// process, or the process has no memory.
     pub(crate) fn new(pid: u32) -> Result<Self> {
-        address_space(pid).map(Self)
+        if !capability::may_restore_memory() {
+            return Err(EPERM);
+        }
+        let task = process(c_int::try_from(pid).map_err(|_| ESRCH)?)?;
+        // SAFETY: The task is valid. The function returns a reference, which is the caller's, or
+        // null.
+        let mm = NonNull::new(unsafe { bindings::get_task_mm(task.as_ptr()) }).ok_or(ESRCH)?;
+        // SAFETY: The reference is moved into the value, and `MmWithUser` is transparent over
+        // `struct mm_struct`.
+        Ok(Self(unsafe { ARef::from_raw(mm.cast()) }))
     }
 
     /// Returns the memory from `address` on.
@@ -122,19 +131,6 @@ unsafe fn pin_remote(
 /// Returns the caller's address space; `None`: the caller is a kernel thread.
 pub(crate) fn mm_of_caller() -> Option<ARef<Mm>> {
     kernel::current!().mm().map(|mm| ARef::from(&**mm))
-}
-
-/// Returns the address space of another process. The errors are those of [`Process::new`].
-fn address_space(pid: u32) -> Result<ARef<MmWithUser>> {
-    if !capability::may_restore_memory() {
-        return Err(EPERM);
-    }
-    let task = process(c_int::try_from(pid).map_err(|_| ESRCH)?)?;
-    // SAFETY: The task is valid. The function returns a reference, which is the caller's, or null.
-    let mm = NonNull::new(unsafe { bindings::get_task_mm(task.as_ptr()) }).ok_or(ESRCH)?;
-    // SAFETY: The reference is moved into the value, and `MmWithUser` is transparent over
-    // `struct mm_struct`.
-    Ok(unsafe { ARef::from_raw(mm.cast()) })
 }
 
 /// Returns the process `pid` of the caller's pid namespace. `ESRCH`.
