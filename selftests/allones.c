@@ -13,9 +13,6 @@
 
 FM_FIXTURE_CARD(allones);
 
-/* The card dies many times in each. */
-#define SLOW_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, 300)
-
 /* --- the card ---------------------------------------------------------------- */
 
 static bool is_dead(void)

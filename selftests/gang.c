@@ -177,8 +177,8 @@ static int place_in(const struct fm_ctx *c, int n, u64 token)
 static int times_together(u64 from, const struct fm_ctx *c, int n, u32 slots,
 			  bool (*is_such)(const struct card_turn *))
 {
-	static struct card_turn turns[65536];
-	int have = card_history(from, turns, 65536), kept = 0, times = 0, i, k;
+	static struct card_turn turns[CARD_HISTORY];
+	int have = card_history(from, turns, CARD_HISTORY), kept = 0, times = 0, i, k;
 
 	for (i = 0; i < have; i++)
 		if (is_such(&turns[i]) && slots & 1U << turns[i].slot)

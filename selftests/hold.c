@@ -18,8 +18,7 @@ static void run_endless(struct fm_ctx *c)
 {
 	fm_ctx_new(c, FM_LIST, 64 * 1024);
 	fm_job_endless(c);
-	if (fm_start(c->fd))
-		fm_die("START");
+	fm_must_start(c);
 	fm_until_state(c->fd, FERMATA_STATE_RUNNING);
 }
 

@@ -193,8 +193,8 @@ static u64 time_of(const struct fm_ctx *c, u32 slots)
 /* Counts the turns of others on a victim's slot since its own, and the most of them. */
 static void note_turns(struct victims *v, u64 *from)
 {
-	static struct card_turn turns[65536];
-	int n = card_order_next(from, turns, 65536), i, k;
+	static struct card_turn turns[CARD_HISTORY];
+	int n = card_order_next(from, turns, CARD_HISTORY), i, k;
 
 	for (i = 0; i < n; i++) {
 		for (k = 0; k < v->n; k++) {
@@ -265,8 +265,7 @@ static void begin(struct victims *v, struct owner *o, u32 slots)
 	fm_enter(FM_ROOT);
 }
 
-/* FERMATA_OWNERS may be a minute. */
-TEST_F_TIMEOUT(owners, random_changes_take_nothing_from_others, 300)
+SLOW_TEST(owners, random_changes_take_nothing_from_others)
 {
 	u64 from, end, others = 0, group, sibling, expiries, most;
 	u32 seed = fm_number_from("FERMATA_SEED", fm_now());

@@ -36,6 +36,8 @@ typedef uint64_t u64;
 #define FM_MS		1000000ULL
 
 #define FM_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, fm_timeout())
+/* A test that may take minutes: the card dies many times, or FERMATA_OWNERS is a minute. */
+#define SLOW_TEST(fixture, name)	TEST_F_TIMEOUT(fixture, name, 300)
 
 /* Default time limit of a test with its teardown, in seconds: a guard as well. */
 int fm_timeout(void);

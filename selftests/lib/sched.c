@@ -206,12 +206,10 @@ static int only_starts(struct card_turn *turns, int n)
 	return kept;
 }
 
-#define HISTORY	65536
-
 bool card_pause_repeated(u64 from)
 {
-	static struct card_turn all[HISTORY];
-	int n = read_history(&from, all, HISTORY, true), i;
+	static struct card_turn all[CARD_HISTORY];
+	int n = read_history(&from, all, CARD_HISTORY, true), i;
 
 	for (i = 0; i < n; i++)
 		if (repeats(all, i, &all[i]))
@@ -226,8 +224,8 @@ int card_order_next(u64 *from, struct card_turn *turns, int max)
 
 int card_order(u64 from, struct card_turn *turns, int max)
 {
-	static struct card_turn all[HISTORY];
-	int n = only_starts(all, card_history(from, all, HISTORY));
+	static struct card_turn all[CARD_HISTORY];
+	int n = card_order_next(&from, all, CARD_HISTORY);
 
 	if (n > max)
 		n = max;
@@ -250,8 +248,8 @@ int card_until_turns(u64 from, struct card_turn *turns, int max, int n)
 
 bool card_had(u64 from, enum card_what what, u64 token)
 {
-	static struct card_turn turns[HISTORY];
-	int n = card_history(from, turns, HISTORY), i;
+	static struct card_turn turns[CARD_HISTORY];
+	int n = card_history(from, turns, CARD_HISTORY), i;
 
 	for (i = 0; i < n; i++)
 		if (turns[i].what == what && turns[i].token == token)
@@ -261,8 +259,8 @@ bool card_had(u64 from, enum card_what what, u64 token)
 
 int card_turns_of(u64 from, u64 token)
 {
-	static struct card_turn turns[HISTORY];
-	int n = card_order(from, turns, HISTORY), i, found = 0;
+	static struct card_turn turns[CARD_HISTORY];
+	int n = card_order(from, turns, CARD_HISTORY), i, found = 0;
 
 	for (i = 0; i < n; i++)
 		found += turns[i].token == token;
@@ -357,10 +355,10 @@ static int tenant_of(u64 token, const struct fm_turn *want, int n)
 
 const char *fm_turns_wrong(u64 from, const struct fm_turn *want, int n)
 {
-	static struct card_turn got[HISTORY];
+	static struct card_turn got[CARD_HISTORY];
 	static char text[2 * TEXT + 32];
 	char wanted[TEXT] = "", seen[TEXT] = "";
-	int have = card_history(from, got, HISTORY), i;
+	int have = card_history(from, got, CARD_HISTORY), i;
 	bool same = have == n;
 
 	for (i = 0; i < n || i < have; i++) {

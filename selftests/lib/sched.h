@@ -53,6 +53,9 @@ enum card_what {
 	CARD_NOT_RUN, CARD_DROPPED, CARD_REFUSED
 };
 
+/* How many events the card keeps. */
+#define CARD_HISTORY	65536
+
 struct card_turn {
 	int slot;
 	enum card_what what;
@@ -70,7 +73,7 @@ int card_history(u64 from, struct card_turn *turns, int max);
 bool card_pause_repeated(u64 from);
 /* Only CARD_START and CARD_RESUME: the order in which contexts got a slot. */
 int card_order(u64 from, struct card_turn *turns, int max);
-/* The same, and sets *from to the number of the next event; max is more than the card keeps at once. */
+/* The same, and sets *from to the number of the next event; max is CARD_HISTORY. */
 int card_order_next(u64 *from, struct card_turn *turns, int max);
 /* Waits until there are n of these. */
 int card_until_turns(u64 from, struct card_turn *turns, int max, int n);
