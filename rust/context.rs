@@ -218,7 +218,7 @@ impl Context {
                 cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
-            group,
+            group: group.into(),
         };
         let id = self.card.add(config, part)?;
         self.client.put_group(group);

@@ -11,9 +11,9 @@
 use super::context::{JobState, Linked};
 use super::entity::alone;
 use super::group::GroupKind;
-use super::ids::{slots_in, ContextIndex, GroupIndex};
+use super::ids::{slots_in, ContextIndex, GroupIndex, RegistrationIndex};
 use super::state::Scheduler;
-use super::{GroupKey, Params, Refusal, Time};
+use super::{GroupPath, Params, Refusal, Time};
 
 /// A context while something changes that its place depends on.
 #[must_use]
@@ -64,7 +64,7 @@ impl Scheduler {
     /// Returns the slots, a bit each, that are exclusive to groups other than `group` and those
     /// above it.
     fn foreign_slots(&self, group: GroupIndex) -> u8 {
-        let own = self.entities[group].registration;
+        let own = self.entities.registration_of(group);
         let foreign = slots_in(u8::MAX).filter(|&id| {
             let exclusive = self.slots.find(id).and_then(|slot| slot.exclusive);
             exclusive.is_some_and(|owner| {
@@ -141,8 +141,8 @@ impl Scheduler {
         let reserved = &mut self.queues[class].reserved;
         *reserved = reserved.with(Some(&old), Some(&params));
         if old.urgency != params.urgency {
-            let key = self.entities.key_of(ctx);
-            self.move_to(ctx, key);
+            let path = self.entities.path_of(ctx);
+            self.move_to(ctx, path);
         }
         self.update_allowed(ctx);
         if old.mask != params.mask {
@@ -162,21 +162,21 @@ impl Scheduler {
         self.end_change(now, ctx, change);
     }
 
-    /// Makes a context a member of the group `key`, by its class and urgency.
-    fn move_to(&mut self, ctx: ContextIndex, key: GroupKey) {
+    /// Makes a context a member of a group, by its class and urgency.
+    fn move_to(&mut self, ctx: ContextIndex, path: GroupPath) {
         let context = &self.entities[ctx];
         let kind = GroupKind {
-            key,
+            key: path.group,
             class: context.class,
             urgency: context.params.urgency,
         };
-        self.entities.move_context(ctx, &kind);
+        self.entities.move_context(ctx, &kind, path.level);
     }
 
     /// Moves a context to another group, where it counts as new.
-    pub(super) fn change_group_of(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
+    pub(super) fn change_group_of(&mut self, now: Time, ctx: ContextIndex, path: GroupPath) {
         let change = self.begin_change(now, ctx, true);
-        self.move_to(ctx, key);
+        self.move_to(ctx, path);
         self.refill_caps(now, ctx);
         self.update_allowed(ctx);
         if change.dequeued || self.entities[ctx].charging {
@@ -189,16 +189,21 @@ impl Scheduler {
     /// Checks that a priority is not raised above the ceiling of a context's group.
     pub(super) fn check_priority(&self, ctx: ContextIndex, params: &Params) -> Result<(), Refusal> {
         let old = self.entities[ctx].params.priority;
-        let most = self.priority_ceiling(self.entities.key_of(ctx));
+        let most = self.priority_ceiling_of(ctx);
         if params.priority > old && params.priority > most {
             return Err(Refusal::Ceiling);
         }
         Ok(())
     }
 
-    /// Returns the highest priority that contexts of a group may have.
-    pub(super) fn priority_ceiling(&self, key: GroupKey) -> u8 {
-        let registration = self.entities.find_registration(key);
+    /// Returns the highest priority that a context may have.
+    pub(super) fn priority_ceiling_of(&self, ctx: ContextIndex) -> u8 {
+        let group = self.entities[ctx].group;
+        self.priority_ceiling(self.entities.registration_of(group))
+    }
+
+    /// Returns the highest priority that contexts may have for which a registration is in force.
+    pub(super) fn priority_ceiling(&self, registration: Option<RegistrationIndex>) -> u8 {
         let lineage = registration.into_iter();
         let lineage = lineage.flat_map(|at| self.entities.registered(at));
         let ceilings = lineage.map(|at| self.entities[at].settings.max_priority);

@@ -7,7 +7,7 @@
 //! its own cost, and so are its saves at the end of a slice. An earlier save is charged to the
 //! context that the job was preempted for.
 
-use super::entities::GROUP_DEPTH_MAX;
+use super::entities::LINEAGE_MAX;
 use super::entity::SchedEntity;
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex};
 use super::policy::Limit;
@@ -49,7 +49,7 @@ impl Scheduler {
     }
 
     fn note_registered_run(&mut self, group: GroupIndex, span: Duration) {
-        let mut next = self.entities[group].registration;
+        let mut next = self.entities.registration_of(group);
         while let Some(at) = next {
             self.entities[at].run += span;
             next = self.entities[at].parent;
@@ -86,7 +86,7 @@ impl Scheduler {
         if self.entities.nr_capped == 0 || limit == Limit::Reservation {
             return;
         }
-        let mut next = self.entities[self.entities[ctx].group].registration;
+        let mut next = self.entities.registration_of(self.entities[ctx].group);
         while let Some(at) = next {
             self.entities[at].bandwidth.spend(span);
             next = self.entities[at].parent;
@@ -135,7 +135,7 @@ impl Scheduler {
         self.update_min_vruntime(now, class, None, None);
         let mut min_vruntime = self.queues[class].min_vruntime;
         if self.policy.by_group(&self.entities[ctx]) {
-            let mut path = [None; GROUP_DEPTH_MAX];
+            let mut path = [None; LINEAGE_MAX];
             for (place, group) in path.iter_mut().zip(self.entities.lineage(group)) {
                 *place = Some(group);
             }

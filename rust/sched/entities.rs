@@ -15,11 +15,15 @@ use super::fifo::FifoList;
 use super::group::{GroupKind, Registration, SchedGroup};
 use super::ids::{ContextIndex, EntityKind, EntityRef, GroupIndex, RegistrationIndex};
 use super::table::{Bucket, EntityStorage, Spare, Table};
-use super::{ContextId, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency};
+use super::{
+    ContextId, GroupKey, GroupPath, GroupSettings, Params, Refusal, SlotId, Time, Urgency,
+};
 use crate::array::Array;
 
 /// How deep registered groups may nest.
 pub(super) const GROUP_DEPTH_MAX: usize = 4;
+/// Maximum length of a lineage: registered groups, and one below that is not registered.
+pub(super) const LINEAGE_MAX: usize = GROUP_DEPTH_MAX + 1;
 
 /// The contexts, groups and registered groups of a card.
 #[derive(Debug)]
@@ -108,12 +112,18 @@ impl Entities {
         self.contexts.len() as usize
     }
 
-    /// Adds a context with `params` to a group. `None`: the storage is full.
-    pub(super) fn add_context(&mut self, kind: &GroupKind, params: Params) -> Option<ContextIndex> {
+    /// Adds a context with `params` to a group, which is directly below `level` unless it is
+    /// registered. `None`: the storage is full.
+    pub(super) fn add_context(
+        &mut self,
+        kind: &GroupKind,
+        level: Option<GroupKey>,
+        params: Params,
+    ) -> Option<ContextIndex> {
         if self.contexts.used() == self.contexts.len() {
             return None;
         }
-        let group = self.join(kind)?;
+        let group = self.join(kind, level)?;
         self.count_contexts(group, |contexts| contexts + 1);
         let context = SchedContext::new(kind.class, params, group);
         let ctx = ContextIndex::new(self.contexts.add(context)?);
@@ -133,9 +143,15 @@ impl Entities {
         self.contexts.remove(self.id(ctx).index);
     }
 
-    /// Moves a context to another group. Returns `false` if there is no room for the group.
-    pub(super) fn move_context(&mut self, ctx: ContextIndex, kind: &GroupKind) -> bool {
-        let new = self.join(kind);
+    /// Moves a context to another group, which is directly below `level` unless it is registered.
+    /// Returns `false` if there is no room for the group.
+    pub(super) fn move_context(
+        &mut self,
+        ctx: ContextIndex,
+        kind: &GroupKind,
+        level: Option<GroupKey>,
+    ) -> bool {
+        let new = self.join(kind, level);
         if let Some(new) = new {
             let old = core::mem::replace(&mut self[ctx].group, new);
             self.count_contexts(old, |contexts| contexts - 1);
@@ -193,6 +209,14 @@ impl Entities {
     pub(super) fn key_of(&self, ctx: ContextIndex) -> GroupKey {
         self[self[ctx].group].kind.key
     }
+
+    /// Returns where a context belongs among the groups.
+    pub(super) fn path_of(&self, ctx: ContextIndex) -> GroupPath {
+        GroupPath {
+            group: self.key_of(ctx),
+            level: self.level_of(self[ctx].group),
+        }
+    }
 }
 
 /// Groups.
@@ -211,6 +235,12 @@ impl Entities {
     /// Returns whether a group is `key` or below it.
     pub(super) fn belongs_to(&self, group: GroupIndex, key: GroupKey) -> bool {
         self.lineage(group).any(|group| self[group].kind.key == key)
+    }
+
+    /// Returns the key of the group directly above a group.
+    pub(super) fn level_of(&self, group: GroupIndex) -> Option<GroupKey> {
+        let parent = self.se(group).parent;
+        parent.map(|parent| self[parent].kind.key)
     }
 
     /// Changes the number of contexts of a group and of the groups above it.
@@ -239,17 +269,26 @@ impl Entities {
         ((u64::from(kind.hash()) * len) >> 32) as usize
     }
 
-    /// Adds a member to a group, and creates the group and those above it if they do not exist.
-    /// `None`: there is no room for one of them.
-    fn join(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
+    /// Adds a member to a group, and creates the group and those above it if they do not exist. A
+    /// group that is not registered is created directly below `level`. `None`: there is no room for
+    /// one of them.
+    fn join(&mut self, kind: &GroupKind, level: Option<GroupKey>) -> Option<GroupIndex> {
+        let parent = match self.find_registration(kind.key) {
+            Some(at) => self[at].parent,
+            None => level.and_then(|level| self.find_registration(level)),
+        };
+        let level = parent.map(|at| self[at].key);
         if let Some(group) = self.find_group(kind) {
-            self.add_member(group);
-            return Some(group);
+            if self[group].members != 0 || self.level_of(group) == level {
+                self.add_member(group);
+                return Some(group);
+            }
+            // It is remembered where it was, and would be new here.
+            self.forget(group)?;
         }
         let mut above = [None; GROUP_DEPTH_MAX];
-        let registration = self.find_registration(kind.key);
-        let registered = registration.into_iter().flat_map(|at| self.registered(at));
-        for (place, at) in above.iter_mut().zip(registered.skip(1)) {
+        let registered = parent.into_iter().flat_map(|at| self.registered(at));
+        for (place, at) in above.iter_mut().zip(registered) {
             *place = Some(self[at].key);
         }
         let mut group = None;
@@ -329,6 +368,11 @@ impl Entities {
         let EntityKind::Group(gone) = self.kind(self.remembered.oldest?) else {
             return None;
         };
+        self.forget(gone)
+    }
+
+    /// Forgets a group without members.
+    fn forget(&mut self, gone: GroupIndex) -> Option<()> {
         self.forget_remembered(gone);
         let (chain, parent) = (self[gone].chain, self.se(gone).parent);
         let bucket = self.bucket(&self[gone].kind);
@@ -365,10 +409,10 @@ impl Entities {
         }
     }
 
-    /// Returns a group, and creates it if it does not exist. It stays only as long as its place is
+    /// Returns a registered group, and creates it if it does not exist. It stays only as long as its place is
     /// not needed.
     pub(super) fn make_group(&mut self, kind: &GroupKind) -> Option<GroupIndex> {
-        let group = self.join(kind)?;
+        let group = self.join(kind, None)?;
         self.leave(group);
         Some(group)
     }
@@ -450,6 +494,21 @@ impl Entities {
         let mut all = self.registrations.iter();
         let (at, _) = all.find(|(_, registration)| registration.key == key)?;
         Some(RegistrationIndex::new(at))
+    }
+
+    /// Returns the registration that is in force for a context on a path: that of its group, or of
+    /// the group above.
+    pub(super) fn registration_on(&self, path: &GroupPath) -> Option<RegistrationIndex> {
+        let keys = [Some(path.group), path.level];
+        let mut keys = keys.into_iter().flatten();
+        keys.find_map(|key| self.find_registration(key))
+    }
+
+    /// Returns the registration that is in force for the contexts of a group: its own, or that of
+    /// the group above.
+    pub(super) fn registration_of(&self, group: GroupIndex) -> Option<RegistrationIndex> {
+        self.lineage(group)
+            .find_map(|group| self[group].registration)
     }
 
     /// Iterates over all registrations.

@@ -78,6 +78,23 @@ impl ContextId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupKey(pub u64);
 
+/// Where a context belongs among the groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPath {
+    /// Its group.
+    pub group: GroupKey,
+    /// The registered group that its group is directly below. Of no effect while its group is
+    /// registered itself, or while there is no such registration.
+    pub level: Option<GroupKey>,
+}
+
+/// The path of a group that is below no group, or is registered.
+impl From<GroupKey> for GroupPath {
+    fn from(group: GroupKey) -> Self {
+        Self { group, level: None }
+    }
+}
+
 /// Defines the index of a table.
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {

@@ -28,7 +28,7 @@ impl Scheduler {
         if self.entities.nr_capped == 0 || self.policy.reserves(&self.entities[ctx]) {
             return;
         }
-        let mut next = self.entities[self.entities[ctx].group].registration;
+        let mut next = self.entities.registration_of(self.entities[ctx].group);
         while let Some(at) = next {
             if let Some(cap) = self.entities[at].cap() {
                 let used = self.used(now, at);
@@ -79,7 +79,7 @@ impl Scheduler {
     fn caps(&self, group: GroupIndex) -> impl Iterator<Item = (RegistrationIndex, u64)> + '_ {
         let first = match self.entities.nr_capped {
             0 => None,
-            _ => self.entities[group].registration,
+            _ => self.entities.registration_of(group),
         };
         let lineage = first
             .into_iter()
@@ -161,7 +161,7 @@ impl Scheduler {
         let group = self.entities[ctx].group;
         let mut lineage = self.entities.lineage(group);
         let throttled = lineage.find(|&group| self.entities[group].throttled);
-        let mut next = self.entities[throttled.unwrap_or(group)].registration;
+        let mut next = self.entities.registration_of(throttled.unwrap_or(group));
         while let Some(at) = next.filter(|&at| self.entities[at].cap().is_none()) {
             next = self.entities[at].parent;
         }

@@ -66,7 +66,7 @@ pub use event::{
     Wake,
 };
 pub use group::{GroupStats, Registration, SchedGroup};
-pub use ids::{ContextId, GroupKey, SlotId, MAX_SLOTS};
+pub use ids::{ContextId, GroupKey, GroupPath, SlotId, MAX_SLOTS};
 pub use load::LoadCost;
 pub use order::{LeftReason, NextRun, Order, RunRecord, Stop};
 pub use params::{GroupSettings, Params, Urgency};

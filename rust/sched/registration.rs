@@ -9,8 +9,8 @@ use super::group::{GroupKind, GroupStats};
 use super::ids::{slots_in, ContextIndex, GroupIndex, RegistrationIndex};
 use super::state::Scheduler;
 use super::{
-    Action, ContextId, Duration, GroupKey, GroupSettings, Params, Refusal, SlotId, Time, Urgency,
-    MAX_SLOTS,
+    Action, ContextId, Duration, GroupKey, GroupPath, GroupSettings, Params, Refusal, SlotId, Time,
+    Urgency, MAX_SLOTS,
 };
 
 /// The urgencies. A group competes separately for each.
@@ -124,20 +124,21 @@ impl Scheduler {
     }
 
     /// Moves each of the contexts to the group given with it, and applies the current settings of
-    /// groups to it: the priority ceiling, the exclusive slots, the cap. No-op for a context that
-    /// is up to date; a context that is gone is skipped. O(log n) for each context.
+    /// groups to it: the priority ceiling, the exclusive slots, the cap. Moves its group below the
+    /// level given with it, unless the group is registered. No-op for a context that is up to date;
+    /// a context that is gone is skipped. O(log n) for each context.
     pub fn regroup(
         &mut self,
         now: Time,
-        contexts: impl Iterator<Item = (ContextId, GroupKey)>,
+        contexts: impl Iterator<Item = (ContextId, impl Into<GroupPath>)>,
         out: &mut dyn FnMut(Action),
     ) {
         if self.gone {
             return;
         }
-        for (id, key) in contexts {
+        for (id, path) in contexts {
             if let Some(ctx) = self.entities.find(id) {
-                self.regroup_one(now, ctx, key);
+                self.regroup_one(now, ctx, path.into());
             }
         }
         self.reschedule_all(&mut Cx::new(now, out));
@@ -158,7 +159,7 @@ impl Scheduler {
     ///
     /// [`Refusal::NoContext`].
     pub fn max_priority(&self, id: ContextId) -> Result<u8, Refusal> {
-        Ok(self.priority_ceiling(self.group_of(id)?))
+        Ok(self.priority_ceiling_of(self.entities.owned(id)?))
     }
 
     /// Returns the group that a slot is exclusive to.
@@ -297,6 +298,7 @@ impl Scheduler {
         }
         self.entities.move_group(group, parent);
         if let Some(parent) = parent.filter(|_| is_active) {
+            self.place_inactive(parent);
             self.entities.add_active(parent);
         }
         if let Some(key) = key {
@@ -305,10 +307,34 @@ impl Scheduler {
         self.reset_group_vruntime(group);
     }
 
-    fn regroup_one(&mut self, now: Time, ctx: ContextIndex, key: GroupKey) {
-        if self.entities.key_of(ctx) != key {
-            self.change_group_of(now, ctx, key);
+    /// Gives a group and those above it that do not compete yet the virtual time of their siblings.
+    fn place_inactive(&mut self, group: GroupIndex) {
+        let mut next = Some(group);
+        while let Some(group) = next.filter(|&group| self.entities[group].nr_active == 0) {
+            self.reset_group_vruntime(group);
+            next = self.entities.se(group).parent;
         }
+    }
+
+    /// Puts the group of a context, if it is not registered, below the registered group `level`.
+    fn nest_group_of(&mut self, now: Time, ctx: ContextIndex, level: Option<GroupKey>) {
+        let group = self.entities[ctx].group;
+        if self.entities[group].registration.is_some() || self.entities.level_of(group) == level {
+            return;
+        }
+        self.charge_runs(now);
+        let kind = self.entities[group].kind;
+        let above = level.filter(|&level| self.entities.find_registration(level).is_some());
+        let above = above.and_then(|key| self.entities.make_group(&GroupKind { key, ..kind }));
+        self.move_below(group, above);
+        self.forget_plans(kind.class);
+    }
+
+    fn regroup_one(&mut self, now: Time, ctx: ContextIndex, path: GroupPath) {
+        if self.entities.key_of(ctx) != path.group {
+            self.change_group_of(now, ctx, path);
+        }
+        self.nest_group_of(now, ctx, path.level);
         let class = self.entities[ctx].class;
         if self.waits_for_limit(ctx) {
             // Determine again what throttles the group.
@@ -322,7 +348,7 @@ impl Scheduler {
             self.change_access(now, ctx);
         }
         let params = self.entities[ctx].params;
-        let priority = params.priority.min(self.priority_ceiling(key));
+        let priority = params.priority.min(self.priority_ceiling_of(ctx));
         if priority != params.priority {
             self.replace_params(now, ctx, Params { priority, ..params });
         }

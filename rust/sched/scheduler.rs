@@ -9,7 +9,7 @@ use super::ids::ContextIndex;
 use super::policy::{Limit, PolicyKind};
 use super::state::{Scheduler, Storage};
 use super::{
-    Action, ContextId, Duration, GroupKey, JobState, Params, Profile, Refusal, SlotConfig, SlotId,
+    Action, ContextId, Duration, GroupPath, JobState, Params, Profile, Refusal, SlotConfig, SlotId,
     SlotState, SlotStats, Stats, Time, MAX_SLOTS,
 };
 
@@ -28,7 +28,7 @@ pub struct ContextConfig {
     /// Its initial parameters.
     pub params: Params,
     /// The group that it belongs to.
-    pub group: GroupKey,
+    pub group: GroupPath,
 }
 
 /// Setting up.
@@ -66,13 +66,14 @@ impl Scheduler {
         self.check_mask(class, params.mask)?;
         let queue = &self.queues[class];
         queue.reserved.admit(queue.usable, None, &params)?;
-        params.priority = params.priority.min(self.priority_ceiling(config.group));
+        let registration = self.entities.registration_on(&config.group);
+        params.priority = params.priority.min(self.priority_ceiling(registration));
         let kind = GroupKind {
-            key: config.group,
+            key: config.group.group,
             class,
             urgency: params.urgency,
         };
-        let ctx = self.entities.add_context(&kind, params);
+        let ctx = self.entities.add_context(&kind, config.group.level, params);
         let ctx = ctx.ok_or(Refusal::NoSpace)?;
         let reserved = &mut self.queues[class].reserved;
         *reserved = reserved.with(None, Some(&params));

@@ -136,7 +136,7 @@ impl Contended {
             let config = ContextConfig {
                 class: 0,
                 params,
-                group: GroupKey(group as u64),
+                group: GroupKey(group as u64).into(),
             };
             machine.add(config).expect("there is room")
         };
@@ -219,7 +219,7 @@ impl Contended {
                     urgency: Urgency::LatencyCritical,
                     ..Params::DEFAULT
                 },
-                group: GroupKey(group),
+                group: GroupKey(group).into(),
             };
             let groups = (0..ANNOUNCERS as u64).map(|group| u64::MAX - group);
             let all = groups.map(|group| self.machine.add(add(group)).expect("there is room"));

@@ -157,7 +157,7 @@ impl Mode {
         let (timeslice, urgency) = self.sharing.share(kind);
         ContextConfig {
             class: 0,
-            group: GroupKey(0),
+            group: GroupKey(0).into(),
             params: Params {
                 timeslice,
                 urgency,

@@ -123,7 +123,7 @@ impl World {
         let config = ContextConfig {
             class: 0,
             params,
-            group: GroupKey(group),
+            group: GroupKey(group).into(),
         };
         let id = self.scheduler.add(config).unwrap();
         if let Some(first) = gang.and_then(|gang| self.gang.iter().position(|&g| g == Some(gang))) {

@@ -75,7 +75,7 @@ fn add(machine: &mut Scheduler, group: u64) -> Result<ContextId, Refusal> {
     machine.add(ContextConfig {
         class: 0,
         params: Params::DEFAULT,
-        group: GroupKey(group),
+        group: GroupKey(group).into(),
     })
 }
 

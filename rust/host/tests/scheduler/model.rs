@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use fermata_sched_host::sched::{
     Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure, GroupKey,
-    GroupSettings, JobState, LoadCost, NewJob, Params, Phase, PolicyKind, PreemptGranularity,
-    Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Stats, Status, Time, Urgency, Wake,
+    GroupPath, GroupSettings, JobState, LoadCost, NewJob, Params, Phase, PolicyKind,
+    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Stats, Status,
+    Time, Urgency, Wake,
 };
 use fermata_sched_host::storage;
 use proptest::prelude::ProptestConfig;
@@ -235,7 +236,7 @@ impl World {
         let result = self.machine.add(ContextConfig {
             class,
             params,
-            group,
+            group: self.path(group),
         });
         match result {
             Ok(id) => {
@@ -414,7 +415,12 @@ impl World {
 
     /// Removes the registration of a group, and regroups all contexts.
     pub fn remove_group(&mut self, group: GroupKey) -> Result<(), Refusal> {
-        let all = self.groups();
+        let mut all = self.groups();
+        for (_, path) in &mut all {
+            if path.group == group || path.level == Some(group) {
+                path.level = None;
+            }
+        }
         self.ask(
             |machine, now, out| {
                 machine.remove_group(now, group, out)?;
@@ -422,7 +428,9 @@ impl World {
                 Ok(())
             },
             |world| {
-                world.parents.remove(&group);
+                let (before, parents) = (world.parents.len(), &mut world.parents);
+                parents.retain(|&below, level| below != group && *level != group);
+                world.has_moved |= before != parents.len();
                 for owner in &mut world.exclusive {
                     *owner = owner.filter(|owner| *owner != group);
                 }
@@ -462,10 +470,34 @@ impl World {
         )
     }
 
+    /// Puts a group below a registered one, if the group is not registered itself.
+    pub fn put_below(&mut self, group: GroupKey, level: GroupKey) -> Result<(), Refusal> {
+        let is_registered = |key| self.machine.group_settings(key).is_some();
+        if is_registered(group) || !is_registered(level) {
+            return Ok(());
+        }
+        self.has_moved |= self.parents.insert(group, level) != Some(level);
+        let all = self.groups();
+        self.ask(
+            |machine, now, out| {
+                machine.regroup(now, all.into_iter(), out);
+                Ok(())
+            },
+            |_| {},
+        )
+    }
+
+    fn path(&self, group: GroupKey) -> GroupPath {
+        let level = self.parents.get(&group).copied();
+        GroupPath { group, level }
+    }
+
     /// Returns the group of each context.
-    fn groups(&self) -> Vec<(ContextId, GroupKey)> {
+    fn groups(&self) -> Vec<(ContextId, GroupPath)> {
         let tenants = self.tenants.values();
-        tenants.map(|tenant| (tenant.id, tenant.group)).collect()
+        tenants
+            .map(|tenant| (tenant.id, self.path(tenant.group)))
+            .collect()
     }
 
     /// Reserves slots for a group, in addition to those that it has; `None`: ends reservations.

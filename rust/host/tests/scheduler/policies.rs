@@ -492,7 +492,7 @@ impl Model {
             let config = ContextConfig {
                 class: 0,
                 params,
-                group,
+                group: group.into(),
             };
             machine.add(config).unwrap()
         };

@@ -82,6 +82,10 @@ enum Op {
         who: usize,
         group: u64,
     },
+    Below {
+        group: u64,
+        level: u64,
+    },
     Exclusive {
         slots: u8,
         group: Option<u64>,
@@ -231,6 +235,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..4u64, prop::option::of(settings()))
             .prop_map(|(group, settings)| Op::Group { group, settings }),
         2 => (who.clone(), 0..4u64).prop_map(|(who, group)| Op::Move { who, group }),
+        2 => (0..2u64, 2..4u64).prop_map(|(group, level)| Op::Below { group, level }),
         2 => (who, params()).prop_map(|(who, params)| Op::Change { who, params }),
         4 => (slot.clone(), fault()).prop_map(|(slot, kind)| Op::Fault { slot, kind }),
         2 => slot.clone().prop_map(|slot| Op::SpuriousIrq { slot }),
@@ -408,6 +413,9 @@ impl Play {
             }
             Op::Move { who: i, group } => {
                 let _ = who(i).map(|ctx| self.world.move_to(ctx, GroupKey(group)));
+            }
+            Op::Below { group, level } => {
+                let _ = self.world.put_below(GroupKey(group), GroupKey(level));
             }
             Op::Weigh { group, weight } => {
                 let _ = self.world.set_group_weight(GroupKey(group), weight);

@@ -508,6 +508,102 @@ fn many_of_a_group_at_its_cap_do_not_stop_others() {
     assert!(had > 0.9, "{had}");
 }
 
+/// Returns the parts of the time on slots that the groups have in the next `ms` milliseconds.
+fn parts<const N: usize>(world: &mut World, groups: [GroupKey; N], ms: u64) -> [f64; N] {
+    let before = groups.map(|group| ran(world, group));
+    world.run_for(ms * MS);
+    let mut index = 0..;
+    groups.map(|group| {
+        let had = ran(world, group) - before[index.next().unwrap()];
+        had / (ms * MS) as f64
+    })
+}
+
+#[track_caller]
+fn are_near<const N: usize>(parts: [f64; N], expected: [f64; N]) {
+    for (part, expected) in parts.into_iter().zip(expected) {
+        assert!((part - expected).abs() < 0.05, "{parts:?}");
+    }
+}
+
+/// Groups that are not registered share the part of the registered group that they are below. They
+/// compete at the top without it, and below it again with it, whatever they have had.
+#[test]
+fn groups_that_are_not_registered_share_the_part_of_their_level() {
+    let (level, c) = (GroupKey(50), GroupKey(3));
+    let mut world = world(1, PolicyKind::Fair);
+    world.set_group(level, DEFAULT).unwrap();
+    let ids = [A, B, c].map(|group| busy(&mut world, group, 1)[0]);
+    for _ in 0..3 {
+        are_near(parts(&mut world, [A, B, c], 300), [0.33; 3]);
+        for group in [A, B] {
+            world.put_below(group, level).unwrap();
+        }
+        are_near(parts(&mut world, [A, B, c], 300), [0.25, 0.25, 0.5]);
+        // The ceiling and the cap of the level hold for them.
+        let settings = GroupSettings {
+            max_priority: 3,
+            cap: 20,
+            ..DEFAULT
+        };
+        world.set_group(level, settings).unwrap();
+        world.run_for(300 * MS);
+        are_near(parts(&mut world, [A, B, c], 1000), [0.1, 0.1, 0.8]);
+        let ceilings = ids.map(|id| world.machine.max_priority(id));
+        assert_eq!(ceilings, [Ok(3), Ok(3), Ok(Params::PRIORITY_MAX)]);
+        for group in [A, B] {
+            world.parents.remove(&group);
+        }
+        world.remove_group(level).unwrap();
+        world.set_group(level, DEFAULT).unwrap();
+    }
+}
+
+/// An exclusive slot of a level serves the groups below it.
+#[test]
+fn a_slot_of_a_level_serves_groups_that_are_not_registered() {
+    let level = GroupKey(50);
+    let mut world = world(1, PolicyKind::Fair);
+    world.set_group(level, DEFAULT).unwrap();
+    for group in [A, B] {
+        busy(&mut world, group, 1);
+    }
+    world.put_below(A, level).unwrap();
+    world.set_exclusive(1, Some(level)).unwrap();
+    are_near(parts(&mut world, [A, B], 100), [1.0, 0.0]);
+}
+
+/// A group that is forgotten where it was is remembered where it is.
+#[test]
+fn a_group_without_contexts_follows_its_level() {
+    let level = GroupKey(50);
+    let mut world = world(1, PolicyKind::Fair);
+    world.set_group(level, DEFAULT).unwrap();
+    let alone = busy(&mut world, A, 1)[0];
+    busy(&mut world, B, 1);
+    world.run_for(1000 * MS);
+    world.close(alone).unwrap();
+    world.put_below(A, level).unwrap();
+    world.set_group(level, capped(10)).unwrap();
+    busy(&mut world, A, 1);
+    world.run_for(300 * MS);
+    are_near(parts(&mut world, [A, B], 1000), [0.1, 0.9]);
+}
+
+/// A group that is registered above a running group starts with the virtual time of its siblings.
+#[test]
+fn a_group_above_a_running_one_has_no_time_to_make_up_for() {
+    let above = GroupKey(50);
+    let mut world = world(1, PolicyKind::Fair);
+    for group in [A, B] {
+        busy(&mut world, group, 1);
+    }
+    world.run_for(2000 * MS);
+    world.set_group(above, DEFAULT).unwrap();
+    world.set_group_below(A, Some(above), DEFAULT).unwrap();
+    are_near(parts(&mut world, [A, B], 400), [0.5, 0.5]);
+}
+
 #[test]
 fn groups_nest_four_deep_and_in_no_circle() {
     let mut world = World::new(&[IRQ], 8);
