@@ -7,13 +7,11 @@
 
 struct cgroup;
 
-void fermata_cgroup_exit(void);
 struct cgroup *fermata_cgroup_current(void);
 struct cgroup *fermata_cgroup_of_fd(int fd);
 void fermata_cgroup_put(struct cgroup *cgroup);
 int fermata_cgroup_level(struct cgroup *cgroup);
 u64 fermata_cgroup_at(struct cgroup *cgroup, int level);
-int fermata_cgroup_is_roots(struct cgroup *cgroup, int level);
 bool fermata_cgroup_lives(u64 number);
 
 #endif /* _FERMATA_CGROUP_H */

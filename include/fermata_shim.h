@@ -57,6 +57,7 @@ void fermata_delayed_work_init(struct delayed_work *work, work_func_t func);
 void fermata_delayed_work_queue(struct delayed_work *work, unsigned int ms);
 struct file *fermata_hold_file(const struct file_operations *operations,
 			       void *hold);
+u32 fermata_responsible_user(void);
 bool fermata_dma_is_translated(struct device *dev);
 unsigned int fermata_dma_neighbours(struct device *dev, int *group);
 bool fermata_dma_is_coherent(struct device *dev);

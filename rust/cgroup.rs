@@ -12,13 +12,11 @@ use kernel::{bindings, error::from_err_ptr, prelude::*};
     reason = "pointers to C structures, some of which are empty in this configuration"
 )]
 unsafe extern "C" {
-    safe fn fermata_cgroup_exit();
     safe fn fermata_cgroup_current() -> *mut bindings::cgroup;
     safe fn fermata_cgroup_of_fd(fd: c_int) -> *mut bindings::cgroup;
     fn fermata_cgroup_put(cgroup: *mut bindings::cgroup);
     fn fermata_cgroup_level(cgroup: *mut bindings::cgroup) -> c_int;
     fn fermata_cgroup_at(cgroup: *mut bindings::cgroup, level: c_int) -> u64;
-    fn fermata_cgroup_is_roots(cgroup: *mut bindings::cgroup, level: c_int) -> c_int;
     safe fn fermata_cgroup_lives(number: u64) -> bool;
 }
 
@@ -48,21 +46,6 @@ impl Reference {
         }
         Ok(numbers)
     }
-
-    /// Returns the level of the nearest cgroup, this one or one above, whose directory belongs to
-    /// the user root of the initial user namespace. May sleep. `ENOMEM`.
-    fn nearest_of_root(&self) -> Result<usize> {
-        for level in (1..=self.level()).rev() {
-            // SAFETY: The pointer is valid by the type invariant, and `level` is at most its own.
-            match unsafe { fermata_cgroup_is_roots(self.0, level) } {
-                0 => {}
-                // CAST: `level` is positive.
-                1 => return Ok(level as usize),
-                error => return Err(Error::from_errno(error)),
-            }
-        }
-        Ok(0)
-    }
 }
 
 impl Drop for Reference {
@@ -84,15 +67,13 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Returns the caller's cgroup, and the number of the nearest cgroup, this one or one above,
-    /// whose directory belongs to the user root of the initial user namespace. Process context, may
-    /// sleep. `ENOMEM`.
-    pub(crate) fn current() -> Result<(Self, u64)> {
+    /// Returns the caller's cgroup. Process context, may sleep. `ENOMEM`.
+    pub(crate) fn current() -> Result<Self> {
         // INVARIANT: The reference is ours.
         let reference = Reference(fermata_cgroup_current());
-        let lineage = reference.lineage()?;
-        let nearest_of_root = lineage[reference.nearest_of_root()?];
-        Ok((Self { lineage }, nearest_of_root))
+        Ok(Self {
+            lineage: reference.lineage()?,
+        })
     }
 
     /// Returns the cgroup of the caller's descriptor `fd`. Process context. `EBADF`: `fd` is not
@@ -117,6 +98,13 @@ impl Cgroup {
         self.lineage.contains(&number)
     }
 
+    /// Returns the number of the cgroup that is directly below cgroup `number` on the way to this
+    /// one; `number` if it is this one.
+    pub(crate) fn child_below(&self, number: u64) -> u64 {
+        let mut below = self.lineage.iter().skip_while(|&&at| at != number).skip(1);
+        below.next().copied().unwrap_or(number)
+    }
+
     /// Returns the numbers of the cgroup and of the cgroups above it, the root's last.
     pub(crate) fn lineage(&self) -> impl Iterator<Item = u64> + '_ {
         self.lineage.iter().rev().copied()
@@ -127,21 +115,4 @@ impl Cgroup {
 /// find only the cgroups of their own cgroup namespace.
 pub(crate) fn lives(number: u64) -> bool {
     fermata_cgroup_lives(number)
-}
-
-/// Releases the module's mount of the tree when it is dropped. The module has one such value, and
-/// asks for no [`Cgroup`] after it is dropped.
-pub(crate) struct Tree(());
-
-impl Tree {
-    /// Returns the one value of the module.
-    pub(crate) const fn new() -> Self {
-        Self(())
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        fermata_cgroup_exit();
-    }
 }

@@ -183,15 +183,8 @@ impl Context {
         if !self.card.identity.has_window() && others.any(is_foreign) {
             return Err(EBUSY);
         }
-        let is_full = |group| {
-            let most = match registry.limits_of(group).contexts {
-                0 => self.card.limits.contexts_of_group,
-                // CAST: at least 32 bits.
-                contexts => contexts as usize,
-            };
-            registry.members(group).count() >= most
-        };
-        if registry.groups_of(&self.client.opener).any(is_full)
+        let mut groups = registry.bounds_of(&self.client.opener, &self.card.limits);
+        if groups.any(|(group, bounds)| registry.members(group).count() >= bounds.contexts)
             && !capability::has_cap_sys_resource()
         {
             return Err(errno::edquot());
@@ -209,7 +202,7 @@ impl Context {
         slots: u8,
         able: u8,
     ) -> Result {
-        let group = registry.group_of(&self.client.opener);
+        let group = registry.path_of(&self.client.opener);
         self.check_others(registry)?;
         let config = ContextConfig {
             class: self.card.class_of(slots.trailing_zeros() as usize),
@@ -218,10 +211,10 @@ impl Context {
                 cooperative: self.card.is_boundary_only(slots),
                 ..self.card.limits.params
             },
-            group: group.into(),
+            group,
         };
         let id = self.card.add(config, part)?;
-        self.client.put_group(group);
+        self.client.put_group(group.group);
         // Nobody else can have set it: the lock of `part` is held.
         self.client.setup.populate(Setup { id, engine: able });
         Ok(())

@@ -80,8 +80,8 @@ module! {
             description: "Contexts that can be set up on a card at once, 1 to 65536",
         },
         max_contexts_group: u32 {
-            default: 1024,
-            description: "Contexts of one group that can be set up on a card, 1 to 65536",
+            default: 0,
+            description: "Contexts of one group that can be set up on a card, 1 to 65536; 0: a quarter",
         },
         max_pinned_group_mib: u32 {
             default: 4096,
@@ -144,14 +144,12 @@ struct Fermata {
     #[pin]
     _driver: kernel::driver::Registration<adapter::Adapter>,
     _class: Class,
-    _cgroups: cgroup::Tree,
 }
 
 impl kernel::InPlaceModule for Fermata {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _class: Class::new()?,
-            _cgroups: cgroup::Tree::new(),
             _driver <- kernel::driver::Registration::new(
                 <Self as kernel::ModuleMetadata>::NAME,
                 module,

@@ -62,7 +62,10 @@ impl Limits {
     pub(crate) fn from_module_parameters() -> Result<Self> {
         Ok(Self {
             contexts: parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize,
-            contexts_of_group: parameter!(max_contexts_group).clamp(1, CONTEXTS_MAX) as usize,
+            contexts_of_group: match parameter!(max_contexts_group) {
+                0 => (parameter!(max_contexts).clamp(1, CONTEXTS_MAX) as usize).div_ceil(4),
+                contexts => contexts.min(CONTEXTS_MAX) as usize,
+            },
             pinned: match parameter!(max_pinned_group_mib) {
                 0 => u64::MAX,
                 mib => u64::from(mib) << 20,

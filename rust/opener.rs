@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The process that opened a context.
-//!
-//! Time is shared between groups of cgroups, not users: a user can have as many subordinate users
-//! as `/etc/subuid` gives it. So all processes in the root cgroup are one group, whoever their
-//! users are.
 
 use crate::{
     capability::{self, Audit},
     cgroup::Cgroup,
     charge::Account,
     sched::GroupKey,
+    shim::fermata_responsible_user,
+    uapi,
 };
 use kernel::{bindings, cred::Credential, current, prelude::*, sync::rcu, task::Kuid};
+
+/// Returns the group of a user of the initial user namespace.
+pub(crate) fn group_of_user(uid: u32) -> GroupKey {
+    GroupKey(uapi::USER_GROUP | u64::from(uid))
+}
 
 /// A reference to a `struct pid`.
 ///
@@ -68,25 +71,22 @@ pub(crate) struct Opener {
     /// The user that is charged for the context's memory.
     pub(crate) account: Account,
     pub(crate) cgroup: Cgroup,
-    /// The group of the process's contexts if neither its cgroup nor one above is registered: the
-    /// nearest cgroup whose directory belongs to root. In other cgroups a user can make as many
-    /// cgroups as it likes.
-    pub(crate) own_group: GroupKey,
+    /// The group of the process's contexts if neither its cgroup nor one above is registered: that
+    /// of the user who answers for it, so that subordinate users do not multiply.
+    pub(crate) user_group: GroupKey,
 }
 
 impl Opener {
     /// Returns the caller, who opens a file with the credentials `credential`. Process context, may
     /// sleep. `ENOMEM`.
     pub(crate) fn current(credential: &Credential) -> Result<Self> {
-        let (cgroup, nearest_of_root) = Cgroup::current()?;
-        let own_group = GroupKey(nearest_of_root);
         Ok(Self {
             process: Process::current(),
             first_pid: current!().group_leader().pid(),
             user: current!().uid(),
             account: Account::new(credential),
-            cgroup,
-            own_group,
+            cgroup: Cgroup::current()?,
+            user_group: group_of_user(fermata_responsible_user()),
         })
     }
 

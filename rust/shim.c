@@ -2,6 +2,7 @@
 
 #include <linux/anon_inodes.h>
 #include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -55,7 +56,7 @@ static_assert(sizeof(struct fermata_context_info) == 136);
 static_assert(sizeof(struct fermata_histogram) == 64);
 static_assert(sizeof(struct fermata_reserve) == 40);
 static_assert(sizeof(struct fermata_group) == 40);
-static_assert(sizeof(struct fermata_group_set) == 72);
+static_assert(sizeof(struct fermata_group_set) == 80);
 
 /* The kernel crate's module! supports only parameters that are numbers. */
 static char *fermata_policy = FERMATA_POLICY_FAIR;
@@ -178,6 +179,21 @@ struct file *fermata_hold_file(const struct file_operations *operations,
 {
 	return anon_inode_getfile("[fermata-hold]", operations, hold,
 				  O_RDWR | O_CLOEXEC);
+}
+
+/*
+ * Returns the user of the initial user namespace who answers for the caller:
+ * its real user, or in another namespace the owner of that namespace's ancestor
+ * whose parent is the initial one.
+ */
+u32 fermata_responsible_user(void)
+{
+	struct user_namespace *ns;
+	kuid_t uid = current_uid();
+
+	for (ns = current_user_ns(); ns != &init_user_ns; ns = ns->parent)
+		uid = ns->owner;
+	return from_kuid(&init_user_ns, uid);
 }
 
 /* Returns whether DMA addresses of @dev go through an IOMMU page table. */

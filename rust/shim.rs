@@ -45,6 +45,7 @@ unsafe extern "C" {
     pub(crate) fn fermata_put_pages(pages: *mut *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
 
+    pub(crate) safe fn fermata_responsible_user() -> u32;
     pub(crate) safe fn fermata_dma_is_translated(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_neighbours(dev: &Device, group: &mut c_int) -> c_uint;
     pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;

@@ -320,7 +320,7 @@ arguments! {
         run_ns: u64,
     }
     /// `struct fermata_group_set`
-    GroupSet, 72 {
+    GroupSet, 80 {
         size: u32,
         flags: u32,
         cgroup: i32,
@@ -330,11 +330,13 @@ arguments! {
         max_contexts: u32,
         slot_mask: u32,
         contexts: u32,
-        reserved: u32,
+        children: u32,
         max_bytes: u64,
         bytes: u64,
         number: u64,
         run_ns: u64,
+        uid: u32,
+        reserved: u32,
     }
     /// `struct fermata_gang`
     Gang, 16 {
@@ -401,6 +403,9 @@ pub(crate) const GROUP_MAX_CONTEXTS: u32 = 1 << 3;
 pub(crate) const GROUP_MAX_BYTES: u32 = 1 << 4;
 pub(crate) const GROUP_EXCLUSIVE: u32 = 1 << 5;
 pub(crate) const GROUP_REMOVE: u32 = 1 << 6;
+pub(crate) const GROUP_CHILDREN: u32 = 1 << 7;
+pub(crate) const GROUP_USER: u32 = 1 << 8;
+pub(crate) const USER_GROUP: u64 = 1 << 63;
 pub(crate) const GANG_JOIN: u32 = 1 << 0;
 pub(crate) const GANG_LEAVE: u32 = 1 << 1;
 pub(crate) const ARENA_FIXED_BASE: u32 = 1 << 0;

@@ -736,56 +736,67 @@ static int many_of(uid_t uid, int *fd, int max, int *refusal)
 	return n;
 }
 
-/*
- * No group can take all contexts of the card, with any number of subordinate users, unless it may
- * exceed resource limits.
- */
-FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
+/* No user can take all contexts of the card, unless it may exceed resource limits. */
+FM_TEST(bad, defect_03_contexts_of_a_user_are_bounded)
 {
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0], .afu_id_hi = fm_afu[FM_LIST][1]
+	};
 	struct rlimit files = { 8300, 8300 };
 	struct fermata_card_info info;
-	static int fd[8200];
 	int n, refusal = 0, one, i;
+	static int fd[8200];
 
 	fm_card_info(&info);
 	if (info.max_contexts > 8192 || setrlimit(RLIMIT_NOFILE, &files) || !fm_has_window())
 		SKIP(return, "too many contexts, or of one user only");
 	ASSERT_EQ(0, chmod(fm_dev(), 0666));
-	for (i = 0, n = 0; i < 4; i++) {
-		n += many_of(100000 + i, fd + n, info.max_contexts, &refusal);
-		EXPECT_EQ(-EDQUOT, refusal);
-		ASSERT_GT(info.max_contexts, n);
-	}
-	/* Another group has its own limit; the caller's capability counts. */
-	ASSERT_EQ(0, setresuid(0, 0, 0));
-	if (fm_has_cgroups()) {
-		fm_enter(0);
-		EXPECT_EQ(1, many_of(4712, &one, 1, &refusal));
-		close(one);
-		ASSERT_EQ(0, setresuid(0, 0, 0));
-		fm_enter(FM_ROOT);
-	}
-	EXPECT_EQ(1, many_of(0, &one, 1, &refusal));
-	{
-		struct fermata_setup setup = {
-			.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0],
-			.afu_id_hi = fm_afu[FM_LIST][1]
-		};
-
-		EXPECT_EQ(0, fm_ioctl(fd[n], FERMATA_IOC_SETUP, &setup));
-	}
+	n = many_of(100000, fd, info.max_contexts, &refusal);
+	EXPECT_EQ(-EDQUOT, refusal);
+	EXPECT_GE(info.max_contexts / 4, n);
+	/* Another user has its own limit; the caller's capability counts. */
+	EXPECT_EQ(1, many_of(100001, &one, 1, &refusal));
 	close(one);
-	EXPECT_EQ(0, many_of(4711, &one, 1, &refusal));
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	EXPECT_EQ(0, fm_ioctl(fd[n], FERMATA_IOC_SETUP, &setup));
+	EXPECT_EQ(0, many_of(100000, &one, 1, &refusal));
 	EXPECT_EQ(-EDQUOT, refusal);
 	close(one);
 	/* There is room again. */
 	close(fd[0]);
 	close(fd[1]);
-	EXPECT_EQ(1, many_of(4711, &one, 1, &refusal));
+	EXPECT_EQ(1, many_of(100000, &one, 1, &refusal));
 	close(one);
 	for (i = 2; i <= n; i++)
 		close(fd[i]);
 	ASSERT_EQ(0, setresuid(0, 0, 0));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* Nor can a registered cgroup, with any number of users. */
+FM_TEST(bad, defect_03_contexts_of_a_group_are_bounded)
+{
+	struct rlimit files = { 8300, 8300 };
+	struct fermata_card_info info;
+	int n = 0, refusal = 0, i;
+	static int fd[8200];
+
+	fm_card_info(&info);
+	if (info.max_contexts > 8192 || setrlimit(RLIMIT_NOFILE, &files) || !fm_has_window() ||
+	    !fm_has_cgroups())
+		SKIP(return, "too many contexts, of one user only, or no cgroups");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_enter(0);
+	for (i = 0; i < 4; i++) {
+		n += many_of(100000 + i, fd + n, info.max_contexts, &refusal);
+		EXPECT_EQ(-EDQUOT, refusal);
+		close(fd[n]);
+	}
+	EXPECT_GE(info.max_contexts / 4, n);
+	for (i = 0; i < n; i++)
+		close(fd[i]);
+	ASSERT_EQ(0, setresuid(0, 0, 0));
+	fm_enter(FM_ROOT);
 	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 

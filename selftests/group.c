@@ -85,22 +85,161 @@ static u64 slot_group(int fd, u32 slot, bool *is_exclusive)
 	return info.group;
 }
 
-/* Subordinate users can be created at will, so all users of the root cgroup are one group. */
-FM_TEST(group, defect_03_users_in_the_root_cgroup_are_one)
+static int group_call(int fd, u32 flags, u32 context, struct fermata_group *g)
 {
-	int fds[2], other;
+	*g = (struct fermata_group) { .size = sizeof(*g), .flags = flags, .context = context };
+	return fm_ioctl(fd, FERMATA_IOC_GROUP, g);
+}
 
-	if (!fm_has_cgroups())
-		SKIP(return, "no cgroups (version 2)");
-	fds[0] = fm_open_dev(0);
-	fds[1] = fm_open_dev(0);
-	ASSERT_EQ(0, setresuid(USER, 0, 0));
-	other = fm_open_dev(0);
-	ASSERT_EQ(0, setresuid(0, 0, 0));
-	ASSERT_LE(0, other);
-	EXPECT_EQ(fm_cgroup_number(FM_ROOT), group_of(fds[0]));
-	EXPECT_EQ(group_of(fds[0]), group_of(fds[1]));
-	EXPECT_EQ(group_of(fds[0]), group_of(other));
+static void look(int fd, u32 context, struct fermata_group *g)
+{
+	int rc = group_call(fd, 0, context, g);
+
+	if (rc)
+		fm_die("GROUP: %s", strerror(-rc));
+}
+
+/* Opens the card as a user, and returns the number of the group. */
+static u64 group_of_user(uid_t uid)
+{
+	u64 group;
+	int fd;
+
+	if (setresuid(uid, 0, 0))
+		fm_die("setresuid: %s", strerror(errno));
+	fd = fm_open_dev(0);
+	if (setresuid(0, 0, 0) || fd < 0)
+		fm_die("open as user %d: %s", (int)uid, strerror(fd < 0 ? -fd : errno));
+	group = group_of(fd);
+	close(fd);
+	return group;
+}
+
+/* Without registrations users are groups, in whatever cgroups they are. */
+FM_TEST(group, users_are_groups)
+{
+	if (fm_has_cgroups()) {
+		fm_enter(0);
+		fm_group_remove("");
+	}
+	EXPECT_EQ(FERMATA_USER_GROUP, group_of_user(0));
+	EXPECT_EQ(FERMATA_USER_GROUP | USER, group_of_user(USER));
+	if (fm_has_cgroups()) {
+		fm_enter(FM_ROOT);
+		EXPECT_EQ(FERMATA_USER_GROUP | USER, group_of_user(USER));
+	}
+}
+
+/*
+ * Subordinate users, also of a namespace within a namespace, are the group of the user who has made
+ * the outer one.
+ */
+FM_TEST(group, subordinate_users_do_not_multiply)
+{
+	struct fm_child ch;
+	int level, status;
+	char map[64];
+
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_fork(&ch);
+	if (!ch.pid) {
+		int fd;
+
+		if (setgroups(0, NULL) || setresgid(USER, USER, USER) || setresuid(USER, USER, USER))
+			fm_die("users: %s", strerror(errno));
+		for (level = 0; level < 2; level++) {
+			if (unshare(CLONE_NEWUSER))
+				fm_die("namespace: %s", strerror(errno));
+			if (level == 0) {
+				fm_say(&ch, 1);
+				fm_hear(&ch);
+				if (setresgid(3, 3, 3) || setresuid(3, 3, 3))
+					fm_die("user 3: %s", strerror(errno));
+			}
+			fd = fm_open_dev(0);
+			if (fd < 0)
+				fm_die("open: %s", strerror(-fd));
+			fm_say(&ch, group_of(fd));
+			close(fd);
+		}
+		_exit(0);
+	}
+	EXPECT_EQ(1, fm_hear(&ch));
+	/* As newuidmap and newgidmap do. */
+	snprintf(map, sizeof(map), "/proc/%d/uid_map", ch.pid);
+	ASSERT_EQ(0, fm_put(map, "0 100000 10"));
+	snprintf(map, sizeof(map), "/proc/%d/gid_map", ch.pid);
+	ASSERT_EQ(0, fm_put(map, "0 100000 10"));
+	fm_say(&ch, 0);
+	for (level = 0; level < 2; level++)
+		EXPECT_EQ(FERMATA_USER_GROUP | USER, fm_hear(&ch));
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+static int user_set(uid_t uid, struct fermata_group_set *g)
+{
+	int fd = fm_open_dev(0), rc;
+
+	g->size = sizeof(*g);
+	g->flags |= FERMATA_GROUP_USER;
+	g->uid = uid;
+	rc = fm_ioctl(fd, FERMATA_IOC_GROUP_SET, g);
+	close(fd);
+	return rc;
+}
+
+/* What is set for a user holds before and after it has contexts, and in no registered cgroup. */
+FM_TEST(group, a_user_is_registered)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_WEIGHT | FERMATA_GROUP_MAX_CONTEXTS,
+				       .weight = 300, .max_contexts = 1 };
+	struct fermata_setup setup = {
+		.size = sizeof(setup), .afu_id_lo = fm_afu[FM_LIST][0], .afu_id_hi = fm_afu[FM_LIST][1]
+	};
+	struct fm_child ch;
+	int status;
+
+	ASSERT_EQ(0, user_set(USER, &g));
+	EXPECT_EQ(FERMATA_USER_GROUP | USER, g.number);
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_fork(&ch);
+	if (!ch.pid) {
+		struct fermata_group seen;
+		int fd[2];
+
+		fm_drop_privileges();
+		fd[0] = fm_open_dev(0);
+		fd[1] = fm_open_dev(0);
+		if (fm_ioctl(fd[0], FERMATA_IOC_SETUP, &setup))
+			_exit(1);
+		look(fd[0], 0, &seen);
+		if (seen.weight != 300 || seen.number != (FERMATA_USER_GROUP | USER))
+			_exit(2);
+		if (fm_ioctl(fd[1], FERMATA_IOC_SETUP, &setup) != -EDQUOT)
+			_exit(3);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	if (fm_has_window())
+		EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+	g = (struct fermata_group_set) { 0 };
+	EXPECT_EQ(0, user_set(USER, &g));
+	EXPECT_EQ(300, g.weight);
+	EXPECT_EQ(1, g.max_contexts);
+	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_CHILDREN, .children = 1 };
+	EXPECT_EQ(-EINVAL, user_set(USER, &g));
+	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_WEIGHT, .weight = 1 };
+	EXPECT_EQ(-ERANGE, user_set((uid_t)-1, &g));
+	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_REMOVE };
+	EXPECT_EQ(0, user_set(USER, &g));
+	EXPECT_EQ(300, g.weight);
+	g = (struct fermata_group_set) { .flags = FERMATA_GROUP_REMOVE };
+	EXPECT_EQ(-ENOENT, user_set(USER, &g));
 }
 
 /* The group is determined at open(): later moves of the opener do not matter. */
@@ -121,7 +260,7 @@ FM_TEST(group, is_the_cgroup)
 	EXPECT_EQ(group, group_of(other.fd));
 	EXPECT_NE(group, group_of(own.fd));
 	/* The group keeps its number when the cgroup is gone. */
-	fm_cgroups_remove();
+	fm_cgroup_remove(FIRST);
 	number = fm_number(other.fd);
 	EXPECT_EQ(group, context_info(own.fd, number).group);
 	/* Others do not learn it without the capability. */
@@ -215,20 +354,6 @@ FM_TEST(group, defect_03_slot_of_a_cgroup_that_goes)
 	EXPECT_NE(number, group_of(other.fd));
 	slot_group(own.fd, own.slot, &is_exclusive);
 	EXPECT_FALSE(is_exclusive);
-}
-
-static int group_call(int fd, u32 flags, u32 context, struct fermata_group *g)
-{
-	*g = (struct fermata_group) { .size = sizeof(*g), .flags = flags, .context = context };
-	return fm_ioctl(fd, FERMATA_IOC_GROUP, g);
-}
-
-static void look(int fd, u32 context, struct fermata_group *g)
-{
-	int rc = group_call(fd, 0, context, g);
-
-	if (rc)
-		fm_die("GROUP: %s", strerror(-rc));
 }
 
 /* A group has one weight for all its contexts, and keeps it when they are closed. */
@@ -714,8 +839,7 @@ FM_TEST(group, defect_03_cgroups_of_a_delegated_subtree)
 	spread_begin(&crowd, FIRST, SECOND "/own/%d", USER);
 	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
 	EXPECT_NE(group_of(crowd.c[0].fd), group_of(crowd.c[1].fd));
-	/* The nearest directory that root owns is that of the root cgroup. */
-	EXPECT_EQ(fm_cgroup_number(FM_ROOT), group_of(crowd.c[1].fd));
+	EXPECT_EQ(fm_cgroup_number(1), group_of(crowd.c[1].fd));
 	fm_gate_open(&crowd.gate);
 	EXPECT_TRUE(come_to(crowd.c, even, 300));
 	crowd_end(&crowd);
@@ -725,7 +849,6 @@ FM_TEST(group, defect_03_cgroups_of_a_delegated_subtree)
 FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
 {
 	struct crowd crowd;
-	int i;
 
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
@@ -738,12 +861,56 @@ FM_TEST(group, defect_03_nested_cgroups_of_a_registered_one)
 	EXPECT_EQ(fm_cgroup_number(1), group_of(crowd.c[1].fd));
 	fm_gate_open(&crowd.gate);
 	EXPECT_TRUE(come_to(crowd.c, even, 300));
-	/* Without it each cgroup is a group, also for open contexts; with it they are one again. */
-	ASSERT_EQ(0, fm_group_remove(SECOND));
-	for (i = 1; i < EACH; i++)
-		EXPECT_NE(fm_cgroup_number(1), group_of(crowd.c[i].fd));
-	EXPECT_FALSE(one_group(&crowd.c[1], CROWD));
+	/* Open contexts, too, follow a registration in between. */
+	ASSERT_EQ(0, weigh(SECOND "/step", 100));
+	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
+	EXPECT_NE(fm_cgroup_number(1), group_of(crowd.c[1].fd));
+	ASSERT_EQ(0, fm_group_remove(SECOND "/step"));
+	EXPECT_EQ(fm_cgroup_number(1), group_of(crowd.c[1].fd));
+	EXPECT_TRUE(come_to(crowd.c, even, 300));
+	crowd_end(&crowd);
+}
+
+/*
+ * Like services below a slice: each child is a group. They compete beside others until the slice
+ * has a weight, and share what it gets from then on.
+ */
+FM_TEST(group, children_are_groups)
+{
+	static const struct part equal[EACH] = {
+		{ 13, 27 }, { 13, 27 }, { 13, 27 }, { 13, 27 }, { 13, 27 }
+	};
+	struct crowd crowd;
+	int i;
+
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	fm_policy(FERMATA_POLICY_FAIR, 0);
+	fm_cgroup_make(SECOND);
+	fm_group_children(SECOND, true);
+	for (i = 1; i < EACH; i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), SECOND "/%d", i);
+		fm_cgroup_make(path);
+	}
+	spread_begin(&crowd, FIRST, SECOND "/%d/inside", 0);
+	for (i = 1; i < EACH; i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), SECOND "/%d", i);
+		EXPECT_EQ(fm_cgroup_number_of(path), group_of(crowd.c[i].fd));
+	}
+	fm_gate_open(&crowd.gate);
+	EXPECT_TRUE(come_to(crowd.c, equal, 300));
 	ASSERT_EQ(0, weigh(SECOND, 100));
+	EXPECT_FALSE(one_group(&crowd.c[1], CROWD));
+	EXPECT_TRUE(come_to(crowd.c, even, 300));
+	/* Of the cgroup itself. */
+	fm_enter(1);
+	EXPECT_EQ(fm_cgroup_number(1), group_of_user(0));
+	fm_enter(FM_ROOT);
+	fm_group_children(SECOND, false);
 	EXPECT_TRUE(one_group(&crowd.c[1], CROWD));
 	EXPECT_TRUE(come_to(crowd.c, even, 300));
 	crowd_end(&crowd);
@@ -892,7 +1059,9 @@ FM_TEST(group, defect_03_what_cannot_be_registered)
 		int error;
 		struct fermata_group_set g;
 	} bad[] = {
-		{ -EINVAL, { .flags = FERMATA_GROUP_REMOVE << 1 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_USER << 1 } },
+		{ -EINVAL, { .flags = FERMATA_GROUP_USER } },
+		{ -ERANGE, { .flags = FERMATA_GROUP_CHILDREN, .children = 2 } },
 		{ -EINVAL, { .flags = FERMATA_GROUP_REMOVE | FERMATA_GROUP_WEIGHT, .weight = 1 } },
 		{ -EINVAL, { .flags = FERMATA_GROUP_WEIGHT, .weight = 1, .reserved = 1 } },
 		{ -EINVAL, { .flags = FERMATA_GROUP_EXCLUSIVE, .slot_mask = 1U << 31 } },
@@ -958,12 +1127,12 @@ FM_TEST(group, defect_03_registrations_are_bounded)
 	if (!fm_has_cgroups())
 		SKIP(return, "no cgroups (version 2)");
 	fm_cgroup_make(FIRST);
-	for (i = 0; i <= FERMATA_MAX_GROUPS; i++) {
+	for (i = 0; i < FERMATA_MAX_GROUPS; i++) {
 		snprintf(path, sizeof(path), FIRST "/%d", i);
 		fm_cgroup_make(path);
-		ASSERT_EQ(i < FERMATA_MAX_GROUPS ? 0 : -ENOSPC, weigh(path, 1 + i));
+		ASSERT_EQ(i < FERMATA_MAX_GROUPS - 1 ? 0 : -ENOSPC, weigh(path, 1 + i));
 	}
-	/* A registered group can be changed; for a new one another has to go first. */
+	/* One of these is the root. A registered group can be changed; for a new one another has to go. */
 	EXPECT_EQ(0, weigh(FIRST "/7", 9));
 	EXPECT_EQ(-ENOSPC, weigh(path, 1));
 	fm_cgroup_remove(FIRST "/7");
@@ -1158,7 +1327,7 @@ FM_TEST(group, defect_03_many_move)
 		fm_must_start(&c[i]);
 	}
 	for (round = 0; round < 6; round++) {
-		ASSERT_EQ(0, round & 1 ? fm_group_remove(FIRST) : weigh(FIRST, 100 + round));
+		fm_group_children(FIRST, round & 1);
 		look(c[1].fd, 0, &seen);
 		EXPECT_EQ(n + (round & 1 ? 1 : 2), seen.contexts);
 	}
@@ -1662,6 +1831,40 @@ FM_TEST(group, limits_of_the_subtree)
 			_exit(25);
 		if (setup_in(INNER, 100006) != -EDQUOT || setup_in(SIBLING, 100006) < 0)
 			_exit(26);
+		_exit(0);
+	}
+	status = fm_reap(&ch);
+	EXPECT_TRUE(WIFEXITED(status));
+	EXPECT_EQ(0, WEXITSTATUS(status));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
+}
+
+/* What is set for a cgroup with children holds for them together. */
+FM_TEST(group, limits_of_children_together)
+{
+	struct fermata_group_set g = {
+		.flags = FERMATA_GROUP_CHILDREN | FERMATA_GROUP_MAX_CONTEXTS, .children = 1,
+		.max_contexts = 3
+	};
+	struct fm_child ch;
+	int status;
+
+	if (!fm_has_cgroups() || !fm_has_window())
+		SKIP(return, "no cgroups (version 2), or one user only");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	make_chain(2);
+	fm_cgroup_make(SIBLING);
+	fm_cgroup_make(SECOND);
+	fm_group(FIRST, &g);
+	fm_fork(&ch);
+	if (!ch.pid) {
+		if (setup_in(INNER, USER) < 0 || setup_in(INNER, USER) < 0 ||
+		    setup_in(SIBLING, USER) < 0)
+			_exit(1);
+		if (setup_in(INNER, USER) != -EDQUOT || setup_in(SIBLING, USER) != -EDQUOT)
+			_exit(2);
+		if (setup_in(SECOND, USER) < 0)
+			_exit(3);
 		_exit(0);
 	}
 	status = fm_reap(&ch);

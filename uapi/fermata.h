@@ -756,13 +756,15 @@ struct fermata_hold {
  *			its beginning, because its state was lost; 0 to
  *			FERMATA_MAX_REPLAYS, 0 without FERMATA_START_REPLAYABLE
  *
- * The group of a context is a cgroup (version 2), and its number is that of the
- * inode of the cgroup's directory.  Of the cgroup that the opener was in at open()
- * and the cgroups above, the group is the nearest one that is registered
- * (FERMATA_IOC_GROUP_SET).  If none is registered, it is the nearest one whose
- * directory belonged to root in the initial user namespace.  So cgroups that a user
- * has made in a delegated subtree are one group.  All processes in the root cgroup
- * are one group, too, whoever their users are.
+ * The group of a context is a registered cgroup (version 2), a child of one, or a
+ * user.  Of the cgroup that the opener was in at open() and the cgroups above, the
+ * nearest one that is registered (FERMATA_IOC_GROUP_SET) is the group; if it is
+ * registered with its children, the child on the way to the opener's cgroup is.  The
+ * number of a cgroup is that of the inode of its directory.  If none is registered, the
+ * group is the opener's user, with the number FERMATA_USER_GROUP | uid, in the
+ * initial user namespace: the real uid; in another user namespace, the owner of that
+ * ancestor of it whose parent is the initial one.  So neither cgroups that a user makes
+ * in a delegated subtree nor subordinate users are further groups.
  *
  * Works before FERMATA_IOC_SETUP.
  */
@@ -1301,36 +1303,50 @@ struct fermata_group {
 #define FERMATA_GROUP_MAX_BYTES		(1U << 4) /* @max_bytes is given */
 #define FERMATA_GROUP_EXCLUSIVE		(1U << 5) /* @slot_mask is given */
 #define FERMATA_GROUP_REMOVE		(1U << 6) /* end the registration */
+#define FERMATA_GROUP_CHILDREN		(1U << 7) /* @children is given */
+#define FERMATA_GROUP_USER		(1U << 8) /* of user @uid, not of a cgroup */
+
+/* Set in the number of a user's group; the other bits are the user's number. */
+#define FERMATA_USER_GROUP		(1ULL << 63)
 
 /* Groups that can be registered on a card. */
 #define FERMATA_MAX_GROUPS	256
 
 /**
- * struct fermata_group_set - FERMATA_IOC_GROUP_SET: register a cgroup
+ * struct fermata_group_set - FERMATA_IOC_GROUP_SET: register a cgroup or a user
  * @size:		in: sizeof(struct fermata_group_set)
  * @flags:		in: FERMATA_GROUP_*; 0: only report
- * @cgroup:		in: descriptor of the directory of a cgroup (version 2)
+ * @cgroup:		in: descriptor of the directory of a cgroup (version 2); with
+ *			FERMATA_GROUP_USER: 0
  * @weight:		in or out: its weight, 1 to 10000, at first 100
  * @max_priority:	in or out: the highest FERMATA_PARAM_PRIORITY of its
  *			contexts, 0 to 31, at first 31
  * @cap:		in or out: time on slots of all its contexts together, in
  *			percent of one slot, 1 to 800; 0, at first: no cap
  * @max_contexts:	in or out: maximum number of contexts that are set up, 1 to 65536;
- *			0, at first: that of the module parameter max_contexts_group
+ *			0, at first: that of the module parameter max_contexts_group;
+ *			with @children: no limit
  * @slot_mask:		in or out: slots that serve only its contexts, a bit each; at
  *			first 0
  * @contexts:		out: contexts of the group, and of those below it, that are set up
- * @reserved:		in and out: 0
+ * @children:		in or out: 1: each child of the cgroup is a group of its own;
+ *			0, at first: the cgroup and its subtree are one group
  * @max_bytes:		in or out: maximum number of bytes of the arenas and snapshot
  *			buffers of all its contexts; 0, at first: that of the module
- *			parameter max_pinned_group_mib
+ *			parameter max_pinned_group_mib; with @children: no limit
  * @bytes:		out: bytes that they have
  * @number:		out: as @group of struct fermata_status
  * @run_ns:		out: as in struct fermata_group
+ * @uid:		in: with FERMATA_GROUP_USER: a user, by its number in the initial
+ *			user namespace; a program whose @size does not have it: 0, root
+ * @reserved:		in and out: 0
  *
  * Makes the cgroup with its whole subtree one group, and sets what the flags name;
  * the rest stays as it is.  Contexts whose openers are in the subtree belong to
- * the group, unless a cgroup in between is registered, too.  This includes contexts
+ * the group, unless a cgroup in between is registered, too.  With @children, they belong
+ * to the child of the cgroup that they are in or below, and openers in the cgroup itself
+ * to the cgroup.  With FERMATA_GROUP_USER, what is set holds for the contexts of this
+ * user that belong to no registered cgroup.  This includes contexts
  * that are open already.  A context that moves to the group takes its job with it,
  * counts as new among the contexts of the group, and leaves a gang that has members in
  * another group.
@@ -1338,7 +1354,9 @@ struct fermata_group {
  * Registered groups nest, at most four deep: a group competes by its weight
  * with its siblings below the nearest registered group above, and its contexts
  * are bound by the cap, the priority ceiling and the limits of all groups above.
- * If no group above is registered, the group competes at the top.
+ * If no group above is registered, the group competes at the top, as users do.  A
+ * cgroup for which only @children was ever given does not count: its children compete
+ * where it would, and @contexts, @bytes and @run_ns are those of the cgroup itself.
  *
  * The registration is in force as long as the cgroup exists, whether the group
  * has contexts or not, and can be made before there are any.  It ends at the latest a
@@ -1358,9 +1376,9 @@ struct fermata_group {
  *
  * Works at any time, also before FERMATA_IOC_SETUP.
  *
- * EINVAL: FERMATA_GROUP_REMOVE is given with another flag; or @slot_mask has a slot that
- * does not exist.  EPERM: the caller lacks CAP_SYS_ADMIN.  EBADF: @cgroup is not a
- * descriptor of a cgroup's directory (version 2).  ENOENT: the cgroup was removed; or,
+ * EINVAL: FERMATA_GROUP_REMOVE is given with another flag than FERMATA_GROUP_USER, or this
+ * one with @cgroup or FERMATA_GROUP_CHILDREN; or @slot_mask has a slot that does not
+ * exist.  EPERM: the caller lacks CAP_SYS_ADMIN.  EBADF: @cgroup is not a descriptor of a cgroup's directory (version 2).  ENOENT: the cgroup was removed; or,
  * without flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value is
  * out of range.  EBUSY: a slot serves only another group.  E2BIG: registered groups would
  * nest more than four deep.  ENOSPC: FERMATA_MAX_GROUPS are registered, all of cgroups
@@ -1376,11 +1394,13 @@ struct fermata_group_set {
 	__u32 max_contexts;
 	__u32 slot_mask;
 	__u32 contexts;
-	__u32 reserved;
+	__u32 children;
 	__aligned_u64 max_bytes;
 	__aligned_u64 bytes;
 	__aligned_u64 number;
 	__aligned_u64 run_ns;
+	__u32 uid;
+	__u32 reserved;
 };
 
 /* fermata_gang flags */

@@ -11,11 +11,13 @@ mod lifetime;
 mod neighbours;
 mod quiesce;
 mod record;
+mod registered;
 mod registry;
 mod state;
 
 pub(crate) use calls::View;
-pub(crate) use groups::{GroupLimits, GroupView};
+pub(crate) use groups::{GroupChange, GroupView};
+pub(crate) use registered::GroupScope;
 pub(crate) use registry::Registry;
 
 use crate::{

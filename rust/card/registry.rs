@@ -2,15 +2,18 @@
 
 //! The contexts that are set up on a card.
 
-use super::{groups::GroupLimits, Card};
+use super::{
+    registered::{Bounds, RegisteredGroups},
+    Card,
+};
 use crate::{
     capability::{self, Audit},
-    cgroup::Cgroup,
     charge::PinnedBytes,
     client::Client,
     gate::UnplugGuard,
+    limits::Limits,
     opener::Opener,
-    sched::{GroupKey, Scheduler},
+    sched::{GroupKey, GroupPath},
     trace,
 };
 use core::ptr;
@@ -26,20 +29,7 @@ pub(crate) struct Registry {
     /// Sorted by index; clients that have had the same index are in the order of their set-up.
     /// Never grows beyond its initial capacity.
     pub(super) clients: KVVec<Arc<Client>>,
-    /// Sorted by number. Never grows beyond its initial capacity.
-    pub(super) groups: KVec<RegisteredGroup>,
-}
-
-/// A registered group.
-pub(super) struct RegisteredGroup {
-    cgroup: Cgroup,
-    limits: GroupLimits,
-}
-
-impl RegisteredGroup {
-    pub(super) fn key(&self) -> GroupKey {
-        GroupKey(self.cgroup.number())
-    }
+    pub(super) groups: RegisteredGroups,
 }
 
 impl Registry {
@@ -48,7 +38,7 @@ impl Registry {
     pub(super) fn new(contexts: usize) -> Result<Self> {
         Ok(Self {
             clients: KVVec::with_capacity(contexts, GFP_KERNEL)?,
-            groups: KVec::with_capacity(Scheduler::GROUPS_MAX, GFP_KERNEL)?,
+            groups: RegisteredGroups::new()?,
         })
     }
 
@@ -79,111 +69,30 @@ impl Registry {
         &self.clients[self.place_before(index)..self.place_before(index + 1)]
     }
 
-    /// Iterates over the contexts of a group, and of the groups below it.
+    /// Iterates over the contexts of a group; of a level, also over those of the groups below it.
     pub(crate) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Client> {
-        let is_registered = self.place_of(group).is_ok();
+        let is_level = self.groups.level_cgroup(group).is_some();
         let clients = self.clients.iter().map(|client| &**client);
-        clients.filter(move |client| match is_registered {
+        clients.filter(move |client| match is_level {
             true => client.opener.cgroup.is_below(group.0),
             false => client.group() == group,
         })
     }
 
-    /// Returns the group of contexts that `opener` opens, or has opened: that of the nearest
-    /// registered cgroup, else the opener's own.
-    pub(crate) fn group_of(&self, opener: &Opener) -> GroupKey {
-        let mut registered = self.registered(&opener.cgroup);
-        registered.next().unwrap_or(opener.own_group)
+    /// Returns where contexts of `opener` belong among the groups.
+    pub(crate) fn path_of(&self, opener: &Opener) -> GroupPath {
+        self.groups.path_of(opener)
     }
 
-    /// Iterates over the groups that contexts of `opener` belong to, the nearest first.
-    pub(crate) fn groups_of<'a>(
+    /// Iterates over the groups that contexts of `opener` belong to, the nearest first, each with
+    /// what is in force for it.
+    pub(crate) fn bounds_of<'a>(
         &'a self,
         opener: &'a Opener,
-    ) -> impl Iterator<Item = GroupKey> + 'a {
-        let group = self.group_of(opener);
-        let above = self.registered(&opener.cgroup).skip(1);
-        Iterator::chain(core::iter::once(group), above)
-    }
-
-    /// Iterates over the registered groups among a cgroup and those above it, the nearest first.
-    fn registered<'a>(&'a self, cgroup: &'a Cgroup) -> impl Iterator<Item = GroupKey> + 'a {
-        let lineage = cgroup.lineage().take_while(|_| !self.groups.is_empty());
-        let groups = lineage.map(GroupKey);
-        groups.filter(|&group| self.place_of(group).is_ok())
-    }
-
-    /// Returns the nearest registered group above a cgroup.
-    pub(super) fn parent_of(&self, cgroup: &Cgroup) -> Option<GroupKey> {
-        let mut registered = self.registered(cgroup);
-        registered.find(|group| group.0 != cgroup.number())
-    }
-
-    /// Returns the nearest registered group above a registered one.
-    pub(super) fn parent_of_registered(&self, group: GroupKey) -> Option<GroupKey> {
-        let place = self.place_of(group).ok()?;
-        self.parent_of(&self.groups[place].cgroup)
-    }
-
-    /// Iterates over the registered groups whose nearest registered group above is `group`.
-    pub(super) fn children_of(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
-        let is_child = move |other: &&RegisteredGroup| self.parent_of(&other.cgroup) == Some(group);
-        self.groups
-            .iter()
-            .filter(is_child)
-            .map(RegisteredGroup::key)
-    }
-
-    /// Checks that `cgroup` can be registered between the registered cgroups above and below it.
-    /// `E2BIG`: registered groups would nest too deeply.
-    pub(super) fn check_depth(&self, cgroup: &Cgroup) -> Result {
-        let number = cgroup.number();
-        if self.place_of(GroupKey(number)).is_ok() {
-            return Ok(());
-        }
-        let depth = |of: &Cgroup| self.registered(of).count();
-        let below = self.groups.iter().map(|group| &group.cgroup);
-        let below = below.filter(|other| other.is_below(number)).map(depth);
-        let deepest = below.max().unwrap_or_else(|| depth(cgroup));
-        if deepest + 1 > Scheduler::GROUP_DEPTH_MAX {
-            return Err(E2BIG);
-        }
-        Ok(())
-    }
-
-    /// Returns the limits of a group.
-    pub(crate) fn limits_of(&self, group: GroupKey) -> GroupLimits {
-        let place = self.place_of(group);
-        place.map_or_else(
-            |_| GroupLimits::default(),
-            |place| self.groups[place].limits,
-        )
-    }
-
-    /// Sets the limits of a group, and takes `cgroup` if the group was not registered.
-    pub(super) fn set_limits(
-        &mut self,
-        cgroup: &mut Option<Cgroup>,
-        group: GroupKey,
-        limits: GroupLimits,
-    ) {
-        match self.place_of(group) {
-            Ok(place) => self.groups[place].limits = limits,
-            Err(place) => {
-                if let Some(cgroup) = cgroup.take() {
-                    // There is room.
-                    let registered = RegisteredGroup { cgroup, limits };
-                    let _ = self.groups.insert_within_capacity(place, registered);
-                }
-            }
-        }
-    }
-
-    /// Returns the position of a group among the registered groups, or the position at which it
-    /// would be inserted.
-    fn place_of(&self, group: GroupKey) -> Result<usize, usize> {
-        self.groups
-            .binary_search_by_key(&group.0, |other| other.key().0)
+        limits: &'a Limits,
+    ) -> impl Iterator<Item = (GroupKey, Bounds)> + 'a {
+        let groups = self.groups.groups_of(opener);
+        groups.map(|group| (group, self.groups.bounds_of(group, limits)))
     }
 }
 
@@ -246,18 +155,14 @@ impl Card {
         uncharged: bool,
     ) -> Result<PinnedBytes> {
         let registry = self.registry.lock();
-        for group in registry.groups_of(&client.opener) {
-            let most = match registry.limits_of(group).bytes {
-                0 => self.limits.pinned,
-                bytes => bytes,
-            };
+        for (group, bounds) in registry.bounds_of(&client.opener, &self.limits) {
             let others = registry.members(group).map(|other| other.pinned.all());
-            if with(bytes, others) > most && !capability::may_lock_memory(Audit::Denial) {
+            if with(bytes, others) > bounds.bytes && !capability::may_lock_memory(Audit::Denial) {
                 return Err(ENOMEM);
             }
             let others = registry.members(group);
             let others = others.map(|other| other.pinned.uncharged());
-            if uncharged && with(bytes, others) > self.limits.uncharged {
+            if uncharged && with(bytes, others) > bounds.uncharged {
                 return Err(ENOMEM);
             }
         }

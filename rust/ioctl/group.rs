@@ -6,10 +6,10 @@ use super::Call;
 use crate::{
     argument::{check_flags, check_zero},
     capability::{self, Audit},
-    card::{GroupLimits, GroupView},
+    card::{GroupChange, GroupScope, GroupView},
     cgroup::Cgroup,
     limits::CONTEXTS_MAX,
-    sched::{GroupKey, GroupSettings},
+    sched::GroupKey,
     uapi,
 };
 use kernel::prelude::*;
@@ -20,7 +20,8 @@ const FIELDS: u32 = uapi::GROUP_WEIGHT
     | uapi::GROUP_CAP
     | uapi::GROUP_MAX_CONTEXTS
     | uapi::GROUP_MAX_BYTES
-    | uapi::GROUP_EXCLUSIVE;
+    | uapi::GROUP_EXCLUSIVE
+    | uapi::GROUP_CHILDREN;
 
 impl Call<'_> {
     pub(super) fn group(&self) -> Result {
@@ -45,50 +46,38 @@ impl Call<'_> {
         let mut user = self.read::<uapi::GroupSet>()?;
         let wanted = user.value;
         let flags = wanted.flags;
-        check_flags(flags, FIELDS | uapi::GROUP_REMOVE)?;
-        let removes = flags & uapi::GROUP_REMOVE != 0;
-        if removes && flags != uapi::GROUP_REMOVE || wanted.reserved != 0 {
+        let is_of_user = flags & uapi::GROUP_USER != 0;
+        let given = flags & !uapi::GROUP_USER;
+        check_flags(given, FIELDS | uapi::GROUP_REMOVE)?;
+        check_zero(wanted.reserved)?;
+        let removes = given & uapi::GROUP_REMOVE != 0;
+        if removes && given != uapi::GROUP_REMOVE {
+            return Err(EINVAL);
+        }
+        if is_of_user && (wanted.cgroup != 0 || given & uapi::GROUP_CHILDREN != 0) {
             return Err(EINVAL);
         }
         let card = &self.context.card;
         let slots = match wanted.slot_mask {
-            mask if flags & uapi::GROUP_EXCLUSIVE != 0 && mask != 0 => card.existing_slots(mask)?,
+            mask if given & uapi::GROUP_EXCLUSIVE != 0 && mask != 0 => card.existing_slots(mask)?,
             _ => 0,
         };
         if !capability::is_administrator(Audit::Denial) {
             return Err(EPERM);
         }
-        let cgroup = Cgroup::of_descriptor(wanted.cgroup)?;
-        let change = Change::of(&wanted, slots)?;
+        let scope = match is_of_user {
+            true => user_scope(wanted.uid)?,
+            false => GroupScope::Cgroup(Cgroup::of_descriptor(wanted.cgroup)?),
+        };
+        let change = change_of(&wanted, slots)?;
         user.check_writable()?;
-        let number = cgroup.number();
-        let GroupView {
-            settings,
-            limits,
-            stats,
-            bytes,
-        } = if removes {
-            card.remove_group(&cgroup)?
-        } else if flags == 0 {
-            card.registered_group(&cgroup)?
-        } else {
-            card.set_group(cgroup, |settings, limits| change.apply(settings, limits))?
+        let group = scope.key();
+        let view = match given {
+            0 => card.registered_group(group)?,
+            uapi::GROUP_REMOVE => card.remove_group(group)?,
+            _ => card.set_group(scope, &change)?,
         };
-        user.value = uapi::GroupSet {
-            flags,
-            cgroup: wanted.cgroup,
-            weight: settings.weight.into(),
-            max_priority: settings.max_priority.into(),
-            cap: settings.cap.into(),
-            max_contexts: limits.contexts,
-            slot_mask: settings.slots.into(),
-            contexts: stats.contexts,
-            max_bytes: limits.bytes,
-            bytes,
-            number,
-            run_ns: stats.run.as_ns(),
-            ..Default::default()
-        };
+        user.value = answer(&wanted, group, &view);
         user.write()
     }
 
@@ -103,43 +92,62 @@ impl Call<'_> {
     }
 }
 
-/// What is to be set for a group.
-struct Change {
-    weight: Option<u16>,
-    max_priority: Option<u8>,
-    cap: Option<u16>,
-    contexts: Option<u32>,
-    bytes: Option<u64>,
-    slots: Option<u8>,
+/// Returns the user with number `uid`, whom the caller may name, as it has a capability in the initial
+/// user namespace. `ERANGE`: no user has this number.
+fn user_scope(uid: u32) -> Result<GroupScope> {
+    match uid {
+        u32::MAX => Err(ERANGE),
+        uid => Ok(GroupScope::User(uid)),
+    }
 }
 
-impl Change {
-    /// Returns the values that `wanted` has flags for, with `slots` for its mask. `ERANGE`: no
-    /// group can have one of them.
-    fn of(wanted: &uapi::GroupSet, slots: u8) -> Result<Self> {
-        let given = |flag| wanted.flags & flag != 0;
-        let contexts = given(uapi::GROUP_MAX_CONTEXTS).then_some(wanted.max_contexts);
-        if contexts.is_some_and(|contexts| contexts > CONTEXTS_MAX) {
-            return Err(ERANGE);
-        }
-        Ok(Self {
-            weight: narrow(given(uapi::GROUP_WEIGHT), wanted.weight)?,
-            max_priority: narrow(given(uapi::GROUP_MAX_PRIORITY), wanted.max_priority)?,
-            cap: narrow(given(uapi::GROUP_CAP), wanted.cap)?,
-            contexts,
-            bytes: given(uapi::GROUP_MAX_BYTES).then_some(wanted.max_bytes),
-            slots: given(uapi::GROUP_EXCLUSIVE).then_some(slots),
-        })
+fn answer(wanted: &uapi::GroupSet, group: GroupKey, view: &GroupView) -> uapi::GroupSet {
+    let GroupView {
+        settings,
+        how,
+        stats,
+        bytes,
+    } = view;
+    uapi::GroupSet {
+        flags: wanted.flags,
+        cgroup: wanted.cgroup,
+        weight: settings.weight.into(),
+        max_priority: settings.max_priority.into(),
+        cap: settings.cap.into(),
+        max_contexts: how.limits.contexts,
+        slot_mask: settings.slots.into(),
+        contexts: stats.contexts,
+        children: how.children.into(),
+        max_bytes: how.limits.bytes,
+        bytes: *bytes,
+        number: group.0,
+        run_ns: stats.run.as_ns(),
+        uid: wanted.uid,
+        ..Default::default()
     }
+}
 
-    fn apply(&self, settings: &mut GroupSettings, limits: &mut GroupLimits) {
-        settings.weight = self.weight.unwrap_or(settings.weight);
-        settings.max_priority = self.max_priority.unwrap_or(settings.max_priority);
-        settings.cap = self.cap.unwrap_or(settings.cap);
-        settings.slots = self.slots.unwrap_or(settings.slots);
-        limits.contexts = self.contexts.unwrap_or(limits.contexts);
-        limits.bytes = self.bytes.unwrap_or(limits.bytes);
+/// Returns the values that `wanted` has flags for, with `slots` for its mask. `ERANGE`: no group can
+/// have one of them.
+fn change_of(wanted: &uapi::GroupSet, slots: u8) -> Result<GroupChange> {
+    let given = |flag| wanted.flags & flag != 0;
+    let contexts = given(uapi::GROUP_MAX_CONTEXTS).then_some(wanted.max_contexts);
+    if contexts.is_some_and(|contexts| contexts > CONTEXTS_MAX) {
+        return Err(ERANGE);
     }
+    let children = given(uapi::GROUP_CHILDREN).then_some(wanted.children);
+    if children.is_some_and(|children| children > 1) {
+        return Err(ERANGE);
+    }
+    Ok(GroupChange {
+        weight: narrow(given(uapi::GROUP_WEIGHT), wanted.weight)?,
+        max_priority: narrow(given(uapi::GROUP_MAX_PRIORITY), wanted.max_priority)?,
+        cap: narrow(given(uapi::GROUP_CAP), wanted.cap)?,
+        contexts,
+        bytes: given(uapi::GROUP_MAX_BYTES).then_some(wanted.max_bytes),
+        slots: given(uapi::GROUP_EXCLUSIVE).then_some(slots),
+        children: children.map(|children| children != 0),
+    })
 }
 
 /// Converts a value to its own type, if it is `given`. `ERANGE`. The scheduler checks its range.

@@ -57,7 +57,7 @@ const struct fm_call fm_calls[FM_CALLS] = {
 	C_SET(RESERVE, FM_READY, fermata_reserve, 12),
 	C(GROUP, FM_READY, fermata_group, 0, 20),
 	C(GANG, FM_READY, fermata_gang, FERMATA_GANG_JOIN | FERMATA_GANG_LEAVE, 0),
-	C(GROUP_SET, FM_FRESH, fermata_group_set, 2 * FERMATA_GROUP_REMOVE - 1, 36),
+	C(GROUP_SET, FM_FRESH, fermata_group_set, 2 * FERMATA_GROUP_USER - 1, 76),
 #undef C_SET
 #undef C
 };

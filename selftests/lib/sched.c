@@ -405,6 +405,7 @@ bool fm_has_cgroups(void)
 
 void fm_cgroup_make(const char *path)
 {
+	fm_group_children("", true);
 	if (mkdir(path_of(path, ""), 0755) && errno != EEXIST)
 		fm_die("%s: %s", path_of(path, ""), strerror(errno));
 }
@@ -416,7 +417,8 @@ void fm_enter_path(const char *path)
 
 void fm_enter(int cgroup)
 {
-	fm_cgroup_make(name_of(cgroup));
+	if (cgroup != FM_ROOT)
+		fm_cgroup_make(name_of(cgroup));
 	fm_enter_path(name_of(cgroup));
 }
 
@@ -486,6 +488,13 @@ void fm_group(const char *path, struct fermata_group_set *g)
 
 	if (rc)
 		fm_die("GROUP_SET of %s: %s", path, strerror(-rc));
+}
+
+void fm_group_children(const char *path, bool children)
+{
+	struct fermata_group_set g = { .flags = FERMATA_GROUP_CHILDREN, .children = children };
+
+	fm_group(path, &g);
 }
 
 int fm_group_remove(const char *path)

@@ -112,7 +112,10 @@ bool fm_has_cgroups(void);
 /* Makes the cgroup and moves this process, and contexts that it opens from now on, to it. */
 void fm_enter(int cgroup);
 void fm_enter_path(const char *path);
-/* Makes a cgroup; its parent must exist. */
+/*
+ * Makes a cgroup; its parent must exist.  Registers the root with its children, so that each cgroup
+ * below it is a group.
+ */
 void fm_cgroup_make(const char *path);
 /* Delegates the cgroup to a user. */
 void fm_cgroup_delegate(const char *path, uid_t uid);
@@ -131,6 +134,8 @@ void fm_cgroup_remove(const char *path);
 int fm_group_set(const char *path, struct fermata_group_set *g);
 /* The same, but dies if the call fails. */
 void fm_group(const char *path, struct fermata_group_set *g);
+/* Registers the cgroup, or changes whether each child of it is a group of its own. */
+void fm_group_children(const char *path, bool children);
 int fm_group_remove(const char *path);
 /*
  * Removes all empty cgroups of the tests with their registrations, and the registration of the

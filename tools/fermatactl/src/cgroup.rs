@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cgroups, which are the groups of contexts: a group's number is the inode of the cgroup's
-//! directory.
+//! The groups of contexts: cgroups, whose numbers are the inodes of their directories, and users.
 
 use crate::process;
 use std::collections::{BTreeSet, HashMap};
@@ -15,9 +14,8 @@ pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Calls `visit` with the number, the directory and the path of each cgroup below `root`, the mount
 /// of the tree, until `visit` breaks.
 ///
-/// Only directories that belong to root are entered: a group is a cgroup whose directory is root's,
-/// or one that root has registered, and a user can make any number of others in a delegated
-/// subtree.
+/// Only directories that belong to root are entered: others are in a subtree that root has
+/// delegated, where a user can make any number of them.
 pub(crate) fn walk(root: &Path, mut visit: impl FnMut(u64, &Path, &str) -> ControlFlow<()>) {
     let mut next = vec![PathBuf::new()];
     while let Some(path) = next.pop() {
@@ -59,6 +57,11 @@ pub(crate) fn paths(root: &Path, mut wanted: BTreeSet<u64>) -> HashMap<u64, Stri
     found
 }
 
+/// Returns how the group of a user is called where that of a cgroup has a path.
+pub(crate) fn name_of_user(uid: u32) -> String {
+    format!("user {uid}")
+}
+
 /// The paths of groups that were looked for.
 #[derive(Debug)]
 pub(crate) struct Paths {
@@ -87,6 +90,10 @@ impl Paths {
         let mut wanted = BTreeSet::new();
         for (number, pid) in groups {
             if self.known.contains_key(&number) {
+                continue;
+            }
+            if let Some(uid) = fermata::user_of_group(number) {
+                self.known.insert(number, Some(name_of_user(uid)));
                 continue;
             }
             match pid.and_then(|pid| self.above(number, &process::cgroup(pid)?)) {
@@ -155,8 +162,10 @@ mod tests {
         assert_eq!(paths.above(number("a"), "/a/b/c"), Some("/a".into()));
         assert_eq!(paths.above(number(""), "/a/b"), Some("/".into()));
         assert_eq!(paths.above(number("a"), "/../a/b"), None);
-        paths.look_for([(number(""), None), (1 << 62, None)].into_iter());
+        let user = 1 << 63 | 1000;
+        paths.look_for([(number(""), None), (1 << 62, None), (user, None)].into_iter());
         assert_eq!((paths.of(number("")), paths.of(1 << 62)), (Some("/"), None));
+        assert_eq!(paths.of(user), Some("user 1000"));
         assert!(paths.open(number("")).is_some() && paths.open(1 << 62).is_none());
     }
 }

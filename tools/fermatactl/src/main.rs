@@ -204,11 +204,12 @@ mod tests {
         ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
     ];
     /// Options and arguments with other values.
-    const NO_NUMBERS: [&str; 22] = [
+    const NO_NUMBERS: [&str; 24] = [
         "access",
         "card",
         "cards",
         "cgroup",
+        "children",
         "command",
         "engine",
         "file",
@@ -223,6 +224,7 @@ mod tests {
         "socket",
         "sort",
         "svg",
+        "user",
         "text",
         "json",
         "random",

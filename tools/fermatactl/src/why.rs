@@ -6,6 +6,7 @@ use crate::card::Card;
 use crate::cgroup::Paths;
 use crate::format::{printable, time};
 use crate::view::{CardView, ContextView, SlotView};
+use fermata::{user_of_group, GroupOf};
 use std::os::fd::AsFd;
 
 /// A job that has been on its slot for this long while nobody waits may hang: nobody else wants the
@@ -19,9 +20,12 @@ pub(crate) fn explain(card: &Card, view: &mut CardView, paths: &Paths) {
         .iter()
         .map(|context| {
             let cap = || {
-                let group = paths.open(context.waits_group?)?;
-                let registered = card.file.registered_group(group.as_fd());
+                let number = context.waits_group?;
                 // Only the administrator may know the settings.
+                let registered = match user_of_group(number) {
+                    Some(uid) => card.file.registered_group(GroupOf::User(uid)),
+                    None => card.file.registered_group(paths.open(number)?.as_fd()),
+                };
                 registered.ok().map(|group| group.cap)
             };
             reason(view, context, paths, cap)

@@ -474,7 +474,7 @@ pub(crate) const CALLS: &[Call] = calls! {
     "gang" IOC_GANG Gang { flags: Small, context: Context }
     "group_set" IOC_GROUP_SET GroupSet {
         flags: Small, cgroup: Cgroup, weight: Small, max_priority: Small, cap: Small, max_contexts: Small, slot_mask: Small,
-        reserved: Small, max_bytes: Length
+        children: Small, max_bytes: Length, uid: Small, reserved: Small
     }
 };
 

@@ -42,7 +42,9 @@ pub use cards::{card_number, card_numbers, devices, major, major_in};
 pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
-pub use schedule::{Control, Group, GroupSettings, Param, Policy, Reservation};
+pub use schedule::{
+    user_of_group, Control, Group, GroupOf, GroupSettings, Param, Policy, Reservation,
+};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;

@@ -94,6 +94,8 @@ pub struct GroupSettings {
     pub max_bytes: Option<u64>,
     /// Slots that serve only contexts of the group, one bit each.
     pub exclusive: Option<u32>,
+    /// Whether each child of the cgroup is a group of its own.
+    pub children: Option<bool>,
 }
 
 impl GroupSettings {
@@ -105,10 +107,47 @@ impl GroupSettings {
     pub const MAX_CAP: u32 = 800;
 }
 
+/// Whose contexts a group has.
+#[derive(Clone, Copy, Debug)]
+pub enum GroupOf<'a> {
+    /// A cgroup (version 2) with its subtree, by its directory.
+    Cgroup(BorrowedFd<'a>),
+    /// A user of the initial user namespace, outside registered cgroups.
+    User(u32),
+}
+
+impl<'a> From<BorrowedFd<'a>> for GroupOf<'a> {
+    fn from(directory: BorrowedFd<'a>) -> Self {
+        Self::Cgroup(directory)
+    }
+}
+
+impl GroupOf<'_> {
+    fn argument(self) -> uapi::GroupSet {
+        match self {
+            Self::Cgroup(directory) => uapi::GroupSet {
+                cgroup: directory.as_raw_fd(),
+                ..Default::default()
+            },
+            Self::User(uid) => uapi::GroupSet {
+                flags: uapi::GROUP_USER,
+                uid,
+                ..Default::default()
+            },
+        }
+    }
+}
+
+/// Returns the user whose group has this number; `None`: the group is a cgroup.
+pub fn user_of_group(number: u64) -> Option<u32> {
+    let uid = number ^ uapi::USER_GROUP;
+    u32::try_from(uid).ok()
+}
+
 /// A registered group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The inode number of its cgroup's directory.
+    /// The inode number of its cgroup's directory, or a user ([`user_of_group`]).
     pub number: u64,
     /// Its weight.
     pub weight: u32,
@@ -122,6 +161,8 @@ pub struct Group {
     pub max_bytes: u64,
     /// Slots that serve only contexts of the group, one bit each.
     pub exclusive: u32,
+    /// Each child of the cgroup is a group of its own.
+    pub children: bool,
     /// Contexts that are set up.
     pub contexts: u32,
     /// Bytes of memory that these contexts have pinned.
@@ -321,18 +362,21 @@ impl Context {
         unsafe { self.call(uapi::IOC_GROUP, argument) }
     }
 
-    /// Registers the subtree of a cgroup (version 2) as one group, or changes the group's settings.
-    /// `cgroup` is the cgroup's directory. Returns the settings that are then in force.
-    pub fn set_group(&self, cgroup: BorrowedFd<'_>, settings: &GroupSettings) -> Result<Group> {
+    /// Registers a group, or changes its settings. Returns the settings that are then in force.
+    pub fn set_group<'a>(
+        &self,
+        of: impl Into<GroupOf<'a>>,
+        settings: &GroupSettings,
+    ) -> Result<Group> {
         let mut argument = uapi::GroupSet {
-            cgroup: cgroup.as_raw_fd(),
             weight: settings.weight.unwrap_or(0),
             max_priority: settings.max_priority.unwrap_or(0),
             cap: settings.cap.unwrap_or(0),
             max_contexts: settings.max_contexts.unwrap_or(0),
             slot_mask: settings.exclusive.unwrap_or(0),
             max_bytes: settings.max_bytes.unwrap_or(0),
-            ..Default::default()
+            children: settings.children.unwrap_or(false).into(),
+            ..of.into().argument()
         };
         let given = [
             (settings.weight.is_some(), uapi::GROUP_WEIGHT),
@@ -341,6 +385,7 @@ impl Context {
             (settings.max_contexts.is_some(), uapi::GROUP_MAX_CONTEXTS),
             (settings.max_bytes.is_some(), uapi::GROUP_MAX_BYTES),
             (settings.exclusive.is_some(), uapi::GROUP_EXCLUSIVE),
+            (settings.children.is_some(), uapi::GROUP_CHILDREN),
         ];
         for (is_given, flag) in given {
             argument.flags |= if is_given { flag } else { 0 };
@@ -348,22 +393,16 @@ impl Context {
         self.group_set(argument)
     }
 
-    /// Returns the settings of the subtree of a cgroup. [`Error::NotFound`]: the cgroup is not
-    /// registered.
-    pub fn registered_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
-        self.group_set(uapi::GroupSet {
-            cgroup: cgroup.as_raw_fd(),
-            ..Default::default()
-        })
+    /// Returns the settings of a group. [`Error::NotFound`]: it is not registered.
+    pub fn registered_group<'a>(&self, of: impl Into<GroupOf<'a>>) -> Result<Group> {
+        self.group_set(of.into().argument())
     }
 
-    /// Ends the registration of the subtree of a cgroup. Returns the settings that the group had.
-    pub fn remove_group(&self, cgroup: BorrowedFd<'_>) -> Result<Group> {
-        self.group_set(uapi::GroupSet {
-            flags: uapi::GROUP_REMOVE,
-            cgroup: cgroup.as_raw_fd(),
-            ..Default::default()
-        })
+    /// Ends the registration of a group. Returns the settings that it had.
+    pub fn remove_group<'a>(&self, of: impl Into<GroupOf<'a>>) -> Result<Group> {
+        let mut argument = of.into().argument();
+        argument.flags |= uapi::GROUP_REMOVE;
+        self.group_set(argument)
     }
 
     fn group_set(&self, argument: uapi::GroupSet) -> Result<Group> {
@@ -377,6 +416,7 @@ impl Context {
             max_contexts: got.max_contexts,
             max_bytes: got.max_bytes,
             exclusive: got.slot_mask,
+            children: got.children != 0,
             contexts: got.contexts,
             bytes: got.bytes,
             run: Duration::from_nanos(got.run_ns),

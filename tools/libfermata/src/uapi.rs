@@ -78,7 +78,7 @@ layout! {
     }
     GroupSet {
         size: u32, flags: u32, cgroup: i32, weight: u32, max_priority: u32, cap: u32, max_contexts: u32, slot_mask: u32,
-        contexts: u32, reserved: u32, max_bytes: u64, bytes: u64, number: u64, run_ns: u64,
+        contexts: u32, children: u32, max_bytes: u64, bytes: u64, number: u64, run_ns: u64, uid: u32, reserved: u32,
     }
     Gang { size: u32, flags: u32, context: u32, members: u32 }
     QueueJob { header: u32, op: u32, tag: u64, src: u64, dst: u64, length: u64, arg: u64, reserved: [u64; 2] }
@@ -122,6 +122,9 @@ constants! {
     GROUP_MAX_BYTES: u32 = 1 << 4;
     GROUP_EXCLUSIVE: u32 = 1 << 5;
     GROUP_REMOVE: u32 = 1 << 6;
+    GROUP_CHILDREN: u32 = 1 << 7;
+    GROUP_USER: u32 = 1 << 8;
+    USER_GROUP: u64 = 1 << 63;
     MAX_GROUPS: usize = 256;
     GANG_JOIN: u32 = 1 << 0;
     GANG_LEAVE: u32 = 1 << 1;

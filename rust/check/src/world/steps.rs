@@ -274,7 +274,7 @@ impl World {
         let config = ContextConfig {
             class: 0,
             params,
-            group,
+            group: group.into(),
         };
         match self.machine.add(config) {
             Ok(id) => {

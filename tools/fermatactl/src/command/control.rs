@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Commands that act on what belongs to others: `fermatactl preempt`, `hold`, `resume`, `disable`,
-//! `enable` and `hint` on contexts of other programs, `set` on a card or a context, `group` on the
-//! subtree of a cgroup.
+//! `enable` and `hint` on contexts of other programs, `set` on a card or a context, `group` on a
+//! cgroup or a user.
 
 use super::groups;
 use crate::advice::Call;
 use crate::card::{Card, CardName};
+use crate::cgroup::name_of_user;
 use crate::format::{self, printable, time};
 use crate::process;
 use crate::trouble::{act_on_each, Out, Progress, Result, Target, Trouble};
 use crate::value::{self, number_in, CardSetting, ContextSetting, Parsed, Setting};
 use crate::view::numbers_of_bits;
 use fermata::uapi::ContextInfo;
-use fermata::{Control, Error, GroupSettings, Param, State};
+use fermata::{Control, Error, GroupOf, GroupSettings, Param, State};
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -318,44 +319,51 @@ fn set_all<T: Display>(settings: &[&T], set: impl Fn(&T) -> Result<()>) -> Resul
     Ok(settings.iter().map(ToString::to_string).collect())
 }
 
-/// List groups, or show or change the settings for the subtree of a cgroup
+/// List groups, or show or change the settings of a cgroup or a user
 ///
-/// Without CGROUP the groups of the card are listed that have contexts or settings, with their part
-/// of the last second (RUN%, of one slot). The settings of others, and a CGROUP, take CAP_SYS_ADMIN.
+/// Without CGROUP and --user the groups of the card are listed that have contexts or settings, with
+/// their part of the last second (RUN%, of one slot). All else takes CAP_SYS_ADMIN.
 ///
 /// Any setting registers the cgroup: all contexts of programs in it and below it are then one
-/// group, including contexts that are already open. The registration lasts until the cgroup is
-/// removed, or until --remove, even while the group has no context. Without options the settings
-/// are shown.
+/// group, including contexts that are already open; with --children, each cgroup in it is one. The
+/// registration lasts until the cgroup is removed, or until --remove, even while the group has no
+/// context. Programs in no registered cgroup are in the group of their user. Without options the
+/// settings are shown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Group {
     /// The card
     card: CardName,
     /// The directory of a cgroup (version 2), such as /sys/fs/cgroup/user.slice/user-1000.slice
-    #[arg(value_name = "CGROUP")]
+    #[arg(value_name = "CGROUP", group = "of")]
     cgroup: Option<PathBuf>,
+    /// A user in place of a cgroup, by name or number
+    #[arg(long, value_parser = user, group = "of")]
+    user: Option<u32>,
     /// Its weight against other groups: 1 to 10000, initially 100
-    #[arg(long, value_parser = weight, requires = "cgroup")]
+    #[arg(long, value_parser = weight, requires = "of")]
     weight: Option<u32>,
     /// The highest priority that its contexts may have: 0 to 31
-    #[arg(long, value_name = "PRIORITY", value_parser = max_priority, requires = "cgroup")]
+    #[arg(long, value_name = "PRIORITY", value_parser = max_priority, requires = "of")]
     max_priority: Option<u32>,
     /// Time on slots of all its contexts together, in percent of one slot: 1 to 800; `none`: no
     /// cap
-    #[arg(long, value_name = "PERCENT", value_parser = cap, requires = "cgroup")]
+    #[arg(long, value_name = "PERCENT", value_parser = cap, requires = "of")]
     cap: Option<u32>,
     /// Maximum number of contexts: 1 to 65536; 0: as set by the module parameter max_contexts_group
-    #[arg(long, value_name = "N", value_parser = max_contexts, requires = "cgroup")]
+    #[arg(long, value_name = "N", value_parser = max_contexts, requires = "of")]
     max_contexts: Option<u32>,
     /// Maximum pinned memory of all its contexts, such as 512M; 0: as set by the module parameter
     /// max_pinned_group_mib
-    #[arg(long, value_name = "SIZE", value_parser = value::size, requires = "cgroup")]
+    #[arg(long, value_name = "SIZE", value_parser = value::size, requires = "of")]
     max_bytes: Option<u64>,
     /// Slots that serve only its contexts, such as 0,2; `none`: no slot serves only them
-    #[arg(long, value_name = "SLOTS", value_parser = exclusive, requires = "cgroup")]
+    #[arg(long, value_name = "SLOTS", value_parser = exclusive, requires = "of")]
     exclusive: Option<u32>,
+    /// Make each child of the cgroup a group of its own
+    #[arg(long, requires = "cgroup")]
+    children: bool,
     /// End the registration
-    #[arg(long, requires = "cgroup", conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive"])]
+    #[arg(long, requires = "of", conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive", "children"])]
     remove: bool,
 }
 
@@ -378,6 +386,15 @@ fn cap(text: &str) -> Parsed<u32> {
     }
 }
 
+fn user(text: &str) -> Parsed<u32> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    let user = uzers::get_user_by_name(text);
+    user.map(|user| user.uid())
+        .ok_or_else(|| format!("there is no user {text:?}: name another, or a number"))
+}
+
 fn max_contexts(text: &str) -> Parsed<u32> {
     in_range(text, 65_536)
 }
@@ -392,9 +409,13 @@ fn exclusive(text: &str) -> Parsed<u32> {
 #[derive(Serialize)]
 struct GroupAnswer {
     card: Option<u32>,
-    cgroup: PathBuf,
+    /// Null: the group is a user's.
+    cgroup: Option<PathBuf>,
+    user: Option<u32>,
     group: u64,
     registered: bool,
+    /// Each child of the cgroup is a group of its own.
+    children: bool,
     weight: u32,
     max_priority: u32,
     /// Percent of one slot; null: none.
@@ -411,38 +432,54 @@ struct GroupAnswer {
 impl Group {
     pub(crate) fn run(&self, out: Out) -> Result<()> {
         let card = Card::open(&self.card)?;
-        let Some(cgroup) = &self.cgroup else {
-            return groups::list(&card, out);
+        let directory = self.cgroup.as_deref().map(directory).transpose()?;
+        let of = match (&directory, self.user) {
+            (Some(directory), _) => GroupOf::Cgroup(directory.as_fd()),
+            (None, Some(uid)) => GroupOf::User(uid),
+            (None, None) => return groups::list(&card, out),
         };
-        let directory = File::open(cgroup).map_err(|error| {
-            Trouble::new(
-                format!("{}: {error}", printable(&cgroup.to_string_lossy())),
-                "name the directory of a cgroup, below /sys/fs/cgroup: `fermatactl group CARD` \
-                 lists those that are in use",
-            )
-        })?;
-        let settings = GroupSettings {
+        let settings = self.settings();
+        let group = if self.remove {
+            card.file.remove_group(of)
+        } else if settings == GroupSettings::default() {
+            card.file.registered_group(of)
+        } else {
+            card.file.set_group(of, &settings)
+        };
+        let group = group.map_err(|error| card.refused(&self.name(), Call::GroupSet, error))?;
+        let answer = self.answer(&card, &group);
+        out.show(&answer, |answer| {
+            text_of_group(&card.name.to_string(), &self.name(), answer)
+        })
+    }
+
+    fn settings(&self) -> GroupSettings {
+        GroupSettings {
             weight: self.weight,
             max_priority: self.max_priority,
             cap: self.cap,
             max_contexts: self.max_contexts,
             max_bytes: self.max_bytes,
             exclusive: self.exclusive,
-        };
-        let group = if self.remove {
-            card.file.remove_group(directory.as_fd())
-        } else if settings == GroupSettings::default() {
-            card.file.registered_group(directory.as_fd())
-        } else {
-            card.file.set_group(directory.as_fd(), &settings)
-        };
-        let what = printable(&cgroup.to_string_lossy());
-        let group = group.map_err(|error| card.refused(&what, Call::GroupSet, error))?;
-        let answer = GroupAnswer {
+            children: self.children.then_some(true),
+        }
+    }
+
+    fn name(&self) -> String {
+        let cgroup = self.cgroup.as_ref();
+        let path = cgroup.map(|path| printable(&path.to_string_lossy()));
+        path.or_else(|| self.user.map(name_of_user))
+            .unwrap_or_default()
+    }
+
+    fn answer(&self, card: &Card, group: &fermata::Group) -> GroupAnswer {
+        GroupAnswer {
             card: card.number(),
-            cgroup: cgroup.clone(),
+            cgroup: self.cgroup.clone(),
+            user: self.user,
             group: group.number,
             registered: !self.remove,
+            children: group.children,
             weight: group.weight,
             max_priority: group.max_priority,
             cap: Some(group.cap).filter(|cap| *cap != 0),
@@ -452,15 +489,22 @@ impl Group {
             contexts: group.contexts,
             bytes: group.bytes,
             run_ns: group.run.as_nanos() as u64,
-        };
-        out.show(&answer, |answer| {
-            text_of_group(&card.name.to_string(), answer)
-        })
+        }
     }
 }
 
-fn text_of_group(card: &str, answer: &GroupAnswer) -> String {
-    let name = printable(&answer.cgroup.to_string_lossy());
+/// Opens the directory of a cgroup.
+fn directory(cgroup: &Path) -> Result<File> {
+    File::open(cgroup).map_err(|error| {
+        Trouble::new(
+            format!("{}: {error}", printable(&cgroup.to_string_lossy())),
+            "name the directory of a cgroup, below /sys/fs/cgroup: `fermatactl group CARD` lists \
+             those that are in use",
+        )
+    })
+}
+
+fn text_of_group(card: &str, name: &str, answer: &GroupAnswer) -> String {
     if !answer.registered {
         return format!("{card}: {name}: not registered any more");
     }
@@ -480,7 +524,12 @@ fn text_of_group(card: &str, answer: &GroupAnswer) -> String {
         ("bytes", format::bytes(answer.bytes)),
         ("ran", format::time(answer.run_ns)),
     ];
-    let mut text = format!("{card}: {name}: group {}", answer.group);
+    let each = if answer.children {
+        ", and each child"
+    } else {
+        ""
+    };
+    let mut text = format!("{card}: {name}: group {}{each}", answer.group);
     for (label, value) in pairs {
         text += &format!("\n  {label:<16}  {value}");
     }

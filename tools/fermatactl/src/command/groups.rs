@@ -6,7 +6,7 @@ use crate::cgroup::{self, Paths};
 use crate::format::{or_dash, printable, table};
 use crate::trouble::{Out, Result};
 use crate::view::{CardView, ContextView};
-use fermata::{Error, Group};
+use fermata::{user_of_group, Error, Group, GroupOf};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -123,6 +123,13 @@ impl Groups {
         if registered.cgroups.is_some() {
             for row in rows.values_mut() {
                 (row.registered, row.cap) = (Some(false), Some(0));
+            }
+        }
+        for (&number, row) in &mut rows {
+            let uid = user_of_group(number);
+            let group = uid.map(|uid| card.file.registered_group(GroupOf::User(uid)));
+            if let Some(Ok(group)) = group {
+                row.set(&group);
             }
         }
         let at = Instant::now();
