@@ -9,7 +9,7 @@ use crate::dma::{Access, Answer, DmaSpace};
 use crate::engine::{EngineKind, EngineMaker};
 use crate::event::{now_ns, What};
 use crate::log::Recorder;
-use crate::misbehave::FaultCommand;
+use crate::misbehave::{FaultCommand, Times};
 use crate::pci::{ConfigSpace, ConfigWrite, Irqs, CONFIG_SIZE};
 use crate::regs::{
     self, Reg, DFH, FEATURES_ALWAYS, FEATURE_IRQ, FEATURE_RELAY, MAGIC, MANAGER_ID, OPTIMUS_ID,
@@ -40,6 +40,47 @@ pub struct Host {
     dead: AtomicBool,
     /// The card dies when this many registers have been read; 0: it does not.
     dead_in: AtomicU64,
+    /// The card dies when this many registers have been written; 0: it does not.
+    dead_in_writes: AtomicU64,
+    losses: Losses,
+}
+
+/// Reads that are lost on the link.
+#[derive(Default)]
+struct Losses {
+    /// The read that is this many reads away; 0: none.
+    read_in: AtomicU64,
+    /// Reads at an offset in BAR 0.
+    at: Mutex<(u64, Times)>,
+    /// How many were lost.
+    count: AtomicU64,
+}
+
+impl Losses {
+    /// Counts a read at `off`. Returns whether it is lost.
+    fn take(&self, off: u64) -> bool {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_lost = is_the_last(&self.read_in) | (at.0 == off && at.1.take());
+        self.count.fetch_add(u64::from(is_lost), Ordering::AcqRel);
+        is_lost
+    }
+
+    /// Sets which reads at which offset are lost.
+    fn set(&self, off: u64, times: Times) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (off, times);
+    }
+
+    /// Loses no further read.
+    fn end(&self) {
+        self.read_in.store(0, Ordering::Release);
+        self.set(0, Times::Never);
+    }
+}
+
+/// Counts one of the accesses that are `left`. Returns whether it is the last of them.
+fn is_the_last(left: &AtomicU64) -> bool {
+    let count = |left: u64| left.checked_sub(1);
+    left.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) == Ok(1)
 }
 
 impl Host {
@@ -70,13 +111,16 @@ impl Host {
         self.bus_master.load(Ordering::Acquire) && !self.is_dead()
     }
 
-    /// Counts a read of a register. Returns whether the card is to die at this read.
-    fn dies_at_this_read(&self) -> bool {
-        let count = |left: u64| left.checked_sub(1);
-        let before = self
-            .dead_in
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
-        before == Ok(1)
+    /// Makes the card neither die nor lose reads later.
+    fn behave(&self) {
+        self.dead_in.store(0, Ordering::Release);
+        self.dead_in_writes.store(0, Ordering::Release);
+        self.losses.end();
+    }
+
+    /// Returns how many reads were lost on the link.
+    pub fn lost_reads(&self) -> u64 {
+        self.losses.count.load(Ordering::Acquire)
     }
 
     /// Returns whether the card acts dead.
@@ -126,6 +170,8 @@ impl Card {
             bus_master: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             dead_in: AtomicU64::new(0),
+            dead_in_writes: AtomicU64::new(0),
+            losses: Losses::default(),
         });
         assert_eq!(config.slots.len(), makers.len());
         let slots = config.slots.iter().zip(makers).enumerate();
@@ -167,10 +213,15 @@ impl Card {
 
     /// Reads BAR 0.
     pub fn bar_read(&self, off: u64, data: &mut [u8]) {
-        if self.host.dies_at_this_read() {
+        if is_the_last(&self.host.dead_in) {
             self.set_dead(true);
         }
         if self.host.is_dead() {
+            data.fill(0xff);
+            return;
+        }
+        if self.host.losses.take(off) {
+            self.recorder().record(What::LostRead { off });
             data.fill(0xff);
             return;
         }
@@ -250,6 +301,9 @@ impl Card {
 
     /// Writes BAR 0. Only an aligned 64-bit write to a writable register has an effect.
     pub fn bar_write(&self, off: u64, data: &[u8]) {
+        if is_the_last(&self.host.dead_in_writes) {
+            self.set_dead(true);
+        }
         if self.host.is_dead() {
             return;
         }
@@ -360,7 +414,7 @@ impl Card {
         let _held = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
         self.power_on(true);
         self.host.dead.store(false, Ordering::Release);
-        self.host.dead_in.store(0, Ordering::Release);
+        self.host.behave();
         self.host.irqs.clear();
         self.host.memory.set_remote(None);
         self.unmap_all();
@@ -385,13 +439,16 @@ impl Card {
     pub fn fault(&self, slot: usize, command: FaultCommand) {
         match command {
             FaultCommand::Clear => {
-                self.host.dead_in.store(0, Ordering::Release);
+                self.host.behave();
                 self.slots[slot].behave();
             }
             FaultCommand::Slot(fault) => self.slots[slot].misbehave(fault),
             FaultCommand::SpuriousIrq(n) => self.slots[slot].spurious(n),
             FaultCommand::Dead(on) => self.set_dead(on),
             FaultCommand::DeadAtRead(n) => self.host.dead_in.store(n, Ordering::Release),
+            FaultCommand::DeadAtWrite(n) => self.host.dead_in_writes.store(n, Ordering::Release),
+            FaultCommand::LoseRead(off, times) => self.host.losses.set(off, times),
+            FaultCommand::LoseReadAt(n) => self.host.losses.read_in.store(n, Ordering::Release),
         }
     }
 

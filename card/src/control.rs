@@ -327,8 +327,11 @@ impl ControlServer {
                 String::new()
             }
             Request::State { slot } => {
-                let dead = u8::from(card.host().is_dead());
-                format!("{} dead={dead}", card.slots()[slot].describe())
+                let (dead, lost) = (u8::from(card.host().is_dead()), card.host().lost_reads());
+                format!(
+                    "{} dead={dead} lost_reads={lost}",
+                    card.slots()[slot].describe()
+                )
             }
             Request::Tell(what) => {
                 recorder.record(what);

@@ -184,6 +184,8 @@ pub enum What {
     Master { on: bool },
     /// A register was read.
     Read { off: u64, len: u64, val: u64 },
+    /// A read of a register was lost on its way to the card (a misbehaviour).
+    LostRead { off: u64 },
     /// A register was written.
     Write { off: u64, len: u64, val: u64 },
     /// RESET took effect in a slot. `aborted`: its engine was at work.

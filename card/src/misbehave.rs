@@ -117,6 +117,12 @@ pub enum FaultCommand {
     Dead(bool),
     /// The card dies at this register read, counted from now; 0: it does not.
     DeadAtRead(u64),
+    /// The card dies at this register write, counted from now; 0: it does not.
+    DeadAtWrite(u64),
+    /// Reads at this offset in BAR 0 are lost on the link.
+    LoseRead(u64, Times),
+    /// This register read, counted from now, is lost on the link; 0: none.
+    LoseReadAt(u64),
 }
 
 /// A switch of one slot.
@@ -163,6 +169,12 @@ impl FaultCommand {
             "clear" => Self::Clear,
             "dead" => Self::Dead(flag()?),
             "dead_at_read" => Self::DeadAtRead(number()?),
+            "dead_at_write" => Self::DeadAtWrite(number()?),
+            "lose_read" => {
+                let (offset, times) = value.split_once(':').unwrap_or((value, "1"));
+                Self::LoseRead(parse_number(offset)?, Times::parse(times)?)
+            }
+            "lose_read_at" => Self::LoseReadAt(number()?),
             "spurious_irq" => match number()? {
                 n @ 0..=MAX_SPURIOUS => Self::SpuriousIrq(n),
                 _ => return Err(format!("at most {MAX_SPURIOUS} at once")),
@@ -272,6 +284,23 @@ mod tests {
             Ok(FaultCommand::Slot(SlotFault::LoseIrq(Times::Always)))
         );
         assert_eq!(FaultCommand::parse("dead=0"), Ok(FaultCommand::Dead(false)));
+        for (text, times) in [
+            ("lose_read=0x1018", Times::Next(1)),
+            ("lose_read=4120:2", Times::Next(2)),
+            ("lose_read=0x1018:all", Times::Always),
+            ("lose_read=0x1018:0", Times::Never),
+        ] {
+            let command = FaultCommand::LoseRead(0x1018, times);
+            assert_eq!(FaultCommand::parse(text), Ok(command), "{text}");
+        }
+        assert_eq!(
+            FaultCommand::parse("lose_read_at=7"),
+            Ok(FaultCommand::LoseReadAt(7))
+        );
+        assert_eq!(
+            FaultCommand::parse("dead_at_write=7"),
+            Ok(FaultCommand::DeadAtWrite(7))
+        );
         for bad in [
             "",
             "x",
@@ -279,6 +308,9 @@ mod tests {
             "ignore_pause=x",
             "spurious_irq=0xffffffff",
             "save_torn=",
+            "lose_read=0x1018:",
+            "lose_read=:1",
+            "lose_read_at=all",
         ] {
             assert!(FaultCommand::parse(bad).is_err(), "{bad}");
         }

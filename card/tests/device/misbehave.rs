@@ -265,6 +265,59 @@ fn dead_at_read() {
     rig.clean();
 }
 
+#[test]
+fn dead_at_write() {
+    let mut rig = slow();
+    rig.ask("fault slot=0 dead_at_write=2");
+    // Reads do not count.
+    rig.w(0x30, 7);
+    assert_eq!(rig.r(0x30), 7);
+    rig.w(0x30, 8);
+    assert_eq!(rig.r(0x30), !0);
+    rig.ask("fault slot=0 dead=0");
+    assert_eq!(rig.r(0x30), 0);
+    rig.ask("fault slot=0 dead_at_write=1");
+    rig.ask("fault slot=0 clear");
+    rig.w(0x30, 7);
+    assert_eq!(rig.r(0x30), 7);
+    rig.clean();
+}
+
+#[test]
+fn lost_reads() {
+    let mut rig = slow();
+    let id = rig.r(0x100);
+    rig.ask("fault slot=0 lose_read=0x100:2");
+    assert_eq!((rig.r(0x100), rig.r(0x20), rig.r(0x100)), (!0, 3, !0));
+    assert_eq!((rig.r(0x100), rig.sr(0, CTL)), (id, 0));
+    rig.ask("fault slot=0 lose_read_at=2");
+    assert_eq!((rig.r(0x100), rig.sr(0, CTL), rig.r(0x100)), (id, !0, id));
+    let state = rig.table("state slot=0");
+    assert_eq!((state["lost_reads"], state["dead"]), (3, 0));
+    // Switched off again.
+    for back in ["lose_read=0x100:0", "clear"] {
+        rig.ask("fault slot=0 lose_read=0x100:all");
+        rig.ask(&format!("fault slot=0 {back}"));
+        assert_eq!(rig.r(0x100), id);
+    }
+    rig.clean();
+}
+
+/// A lost read does not tell the driver that the DMA of a job that was reset is complete.
+#[test]
+fn a_lost_read_flushes_nothing() {
+    let mut rig = slow();
+    walk_on(&mut rig);
+    rig.w(0x18, 1);
+    rig.ask("fault slot=0 lose_read_at=1");
+    assert_eq!(rig.sr(0, CTL), !0);
+    rig.w(0x18, 0);
+    walk_on(&mut rig);
+    assert!(rig.table("violations")["start_undrained"] > 0);
+    rig.reset(0);
+    rig.ask("violations clear");
+}
+
 /// PAUSED of a save that was cut short by a reset is shown once, with the count of its own START,
 /// while the next job runs.
 #[test]
@@ -337,6 +390,7 @@ fn bad_commands_change_nothing() {
         "set slot=0 state_pages=0",
         "what",
         "fault slot=0 x=1",
+        "fault slot=0 lose_read=x",
     ] {
         let reply = rig.control().answer(&format!("id-7 {bad}")).unwrap();
         assert!(reply.starts_with("id-7 err "), "{reply}");
