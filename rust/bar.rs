@@ -6,11 +6,16 @@ use crate::{
     compat::DevresBar,
     regs::{self, Command},
     relay::RESULTS,
-    sched::{self, Order, PreemptGranularity, SlotId},
+    sched::{self, Order, PreemptGranularity, SlotId, Status},
 };
 use kernel::{
+    device::Device,
     io::{register::Array, Io},
     prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{Atomic, Relaxed},
+    },
 };
 
 // The scheduler and the register map agree on how many slots a card can have.
@@ -143,8 +148,14 @@ impl Window {
 /// Every accessor may be called in any context, under any lock. Once the device is unbound, writes
 /// do nothing and reads return all-ones, as on a card that is gone. Writes are posted and stay in
 /// order; a read pushes the writes before it.
+///
+/// The link may lose a single read, which then gives all-ones: a register that reads all-ones is
+/// read once more.
 pub(crate) struct Bar {
     bar: DevresBar,
+    device: ARef<Device>,
+    /// Reads that were lost.
+    lost: Atomic<u64>,
 }
 
 /// Evaluates `$body`, a [`Result`], with `$io` bound to the mapped registers.
@@ -168,10 +179,70 @@ macro_rules! of_slot {
     };
 }
 
+/// Reads register `$name` of the manager, or of `$slot`, with [`Bar::read_twice`].
+macro_rules! read {
+    ($self:ident, $io:ident, $name:ident) => {
+        $self
+            .read_twice(
+                format_args!(concat!("manager, ", stringify!($name))),
+                || Ok($io.try_read(regs::$name)?.into_raw()),
+            )
+            .map(regs::$name::from_raw)
+    };
+    ($self:ident, $io:ident, $name:ident, $slot:expr) => {
+        $self
+            .read_twice(
+                format_args!(concat!("slot {}, ", stringify!($name)), $slot.index()),
+                || Ok($io.try_read(of_slot!($name, $slot))?.into_raw()),
+            )
+            .map(regs::$name::from_raw)
+    };
+}
+
 impl Bar {
-    /// Returns the accessors of the mapped BAR.
-    pub(crate) fn new(bar: DevresBar) -> Self {
-        Self { bar }
+    /// Returns the accessors of the mapped BAR of `device`.
+    pub(crate) fn new(bar: DevresBar, device: &Device) -> Self {
+        Self {
+            bar,
+            device: device.into(),
+            lost: Atomic::new(0),
+        }
+    }
+
+    /// Returns what `read` gives. If that is all-ones, which may be the register's value or a read
+    /// that the link has lost, returns what it gives the second time.
+    fn read_twice(
+        &self,
+        register: core::fmt::Arguments<'_>,
+        read: impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
+        let first = read()?;
+        if first != u64::MAX {
+            return Ok(first);
+        }
+        let second = read()?;
+        if second != u64::MAX {
+            self.note_lost(register);
+        }
+        Ok(second)
+    }
+
+    /// Logs that a read of `register` was lost. A register that an engine changes between two reads
+    /// looks the same, so the log does not get a line for each.
+    fn note_lost(&self, register: core::fmt::Arguments<'_>) {
+        let lost = self.lost.fetch_add(1, Relaxed) + 1;
+        if lost.is_power_of_two() {
+            dev_warn!(
+                self.device,
+                "{register}: a read was not answered, and was repeated ({lost} so far)\n"
+            );
+        }
+    }
+
+    /// Returns whether the card answers: the number of its slots is never all-ones.
+    fn answers(&self) -> bool {
+        let slots = with_registers!(self, |io| read!(self, io, SLOT_COUNT));
+        slots.is_ok_and(|slots| slots.into_raw() != u64::MAX)
     }
 
     /// Reads the identity of the card. Writes nothing, because `new_id` can bind the driver to any
@@ -180,26 +251,30 @@ impl Bar {
     /// `ENODEV`: the device is neither a fermata nor an Optimus card.
     pub(crate) fn identify(&self) -> Result<Identity> {
         with_registers!(self, |io| {
-            let is_base = io.try_read(regs::MAGIC)?.into_raw() != regs::FERMATA_MAGIC;
+            let is_base = read!(self, io, MAGIC)?.into_raw() != regs::FERMATA_MAGIC;
             let features = if !is_base {
-                if io.try_read(regs::VERSION)?.into_raw() != regs::FERMATA_VERSION {
+                let version = read!(self, io, VERSION)?.into_raw();
+                let features = read!(self, io, FEATURES)?;
+                if version != regs::FERMATA_VERSION || features.into_raw() == u64::MAX {
                     return Err(ENODEV);
                 }
-                io.try_read(regs::FEATURES)?
+                features
             } else {
-                let dfh = io.try_read(regs::MANAGER_DFH)?;
-                if dfh.feature_type().get() != 1 || !dfh.end_of_list() || dfh.into_raw() == u64::MAX
-                {
+                let dfh = read!(self, io, MANAGER_DFH)?;
+                let is_afu = dfh.feature_type().get() == 1 && dfh.end_of_list();
+                let id_lo = read!(self, io, MANAGER_ID_L)?.into_raw();
+                // A MAGIC that is not answered must not turn an irq card into a base card.
+                if !is_afu || dfh.into_raw() == u64::MAX || id_lo == regs::FERMATA_MANAGER_ID_L {
                     return Err(ENODEV);
                 }
                 regs::FEATURES::zeroed()
             };
-            match u8::try_from(io.try_read(regs::SLOT_COUNT)?.into_raw()) {
+            match u8::try_from(read!(self, io, SLOT_COUNT)?.into_raw()) {
                 Ok(slots) if slots >= 1 && usize::from(slots) <= regs::MAX_SLOTS => Ok(Identity {
                     slots,
                     is_base,
                     features,
-                    has_relay: features.relay() && knows_relay(io.try_read(regs::RELAY_CAPS)?),
+                    has_relay: features.relay() && knows_relay(read!(self, io, RELAY_CAPS)?),
                 }),
                 _ => Err(ENODEV),
             }
@@ -210,18 +285,21 @@ impl Bar {
     pub(crate) fn identify_slot(&self, slot: SlotId, identity: &Identity) -> Result<SlotIdentity> {
         let slot_identity = with_registers!(self, |io| {
             let caps = if identity.is_quiescent() {
-                io.try_read(of_slot!(SLOT_CAPS, slot))?
+                read!(self, io, SLOT_CAPS, slot)?
             } else {
                 regs::SLOT_CAPS::zeroed()
             };
+            if caps.into_raw() == u64::MAX {
+                return Err(ENODEV);
+            }
             Ok(SlotIdentity {
-                afu_id_lo: io.try_read(of_slot!(AFU_ID_L, slot))?.into_raw(),
-                afu_id_hi: io.try_read(of_slot!(AFU_ID_H, slot))?.into_raw(),
+                afu_id_lo: read!(self, io, AFU_ID_L, slot)?.into_raw(),
+                afu_id_hi: read!(self, io, AFU_ID_H, slot)?.into_raw(),
                 reset_before_resume: caps.reset_before_resume(),
                 queues: caps.queues(),
                 reset_clears: caps.reset_clears(),
                 granularity: granularity(caps),
-                state_pages: io.try_read(of_slot!(STATE_SIZE_PG, slot))?.into_raw(),
+                state_pages: read!(self, io, STATE_SIZE_PG, slot)?.into_raw(),
             })
         })?;
         match slot_identity.afu_id() {
@@ -230,21 +308,21 @@ impl Bar {
         }
     }
 
-    /// Reads the status register of `slot`.
+    /// Reads the status register of `slot`: [`Status::UNANSWERED`] if only the slot does not answer,
+    /// all-ones if the card does not.
     pub(crate) fn status(&self, slot: SlotId) -> u64 {
-        with_registers!(self, |io| Ok(io
-            .try_read(of_slot!(TRANSACTION_CTL, slot))?
-            .into_raw()))
-        .unwrap_or(u64::MAX)
+        match with_registers!(self, |io| read!(self, io, TRANSACTION_CTL, slot)) {
+            Ok(status) if status.into_raw() != u64::MAX => status.into_raw(),
+            Ok(_) if self.answers() => Status::UNANSWERED.raw(),
+            _ => u64::MAX,
+        }
     }
 
     /// Reads how many completion events the engine of `slot` has counted; all-ones: the card may be
     /// gone.
     pub(crate) fn completion_events(&self, slot: SlotId) -> u64 {
-        with_registers!(self, |io| Ok(io
-            .try_read(of_slot!(EVENTS, slot))?
-            .into_raw()))
-        .unwrap_or(u64::MAX)
+        with_registers!(self, |io| read!(self, io, EVENTS, slot))
+            .map_or(u64::MAX, |events| events.into_raw())
     }
 
     /// Writes `command` to `slot`. Earlier writes to memory and registers are visible to the card
@@ -269,9 +347,9 @@ impl Bar {
     /// Returns whether the card has taken what [`Bar::set_relay_memory`] wrote.
     pub(crate) fn has_relay_memory(&self, table: u64, entries: u64, records: u64) -> bool {
         with_registers!(self, |io| Ok([
-            io.try_read(regs::CTX_TABLE)?.into_raw(),
-            io.try_read(regs::CTX_COUNT)?.into_raw(),
-            io.try_read(regs::RECORDS)?.into_raw(),
+            read!(self, io, CTX_TABLE)?.into_raw(),
+            read!(self, io, CTX_COUNT)?.into_raw(),
+            read!(self, io, RECORDS)?.into_raw(),
         ])) == Ok([table, entries, records])
     }
 
@@ -283,10 +361,8 @@ impl Bar {
 
     /// Returns whether `slot` obeys orders.
     pub(crate) fn obeys_orders(&self, slot: SlotId) -> bool {
-        with_registers!(self, |io| Ok(io
-            .try_read(of_slot!(RELAY, slot))?
-            .into_raw()))
-            == Ok(1)
+        with_registers!(self, |io| read!(self, io, RELAY, slot))
+            .is_ok_and(|relay| relay.into_raw() == 1)
     }
 
     /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before the order.
@@ -295,12 +371,13 @@ impl Bar {
             .try_write(of_slot!(ORDER, slot), regs::ORDER::of(order)));
     }
 
-    /// Reads which slots are held in reset, which pushes earlier writes to the card. `None`: the card
-    /// is gone.
-    pub(crate) fn held_in_reset(&self) -> Option<u64> {
-        with_registers!(self, |io| Ok(io.try_read(regs::RESET)?.into_raw()))
-            .ok()
-            .filter(|&slots| slots != u64::MAX)
+    /// Reads which slots are held in reset, which pushes earlier writes to the card. Returns `false`
+    /// if the card is gone.
+    pub(crate) fn push_reset(&self) -> bool {
+        match with_registers!(self, |io| read!(self, io, RESET)) {
+            Ok(slots) => slots.into_raw() != u64::MAX || self.answers(),
+            Err(_) => false,
+        }
     }
 
     /// Holds the slots of `mask` in reset, and releases all others.
@@ -355,8 +432,8 @@ impl Bar {
     /// the card is gone.
     pub(crate) fn fault(&self, slot: SlotId) -> Result<Fault> {
         with_registers!(self, |io| {
-            let address = io.try_read(of_slot!(FAULT_ADDR, slot))?.into_raw();
-            let info = io.try_read(of_slot!(FAULT_INFO, slot))?;
+            let address = read!(self, io, FAULT_ADDR, slot)?.into_raw();
+            let info = read!(self, io, FAULT_INFO, slot)?;
             if info.into_raw() == u64::MAX {
                 return Err(ENODEV);
             }
@@ -369,8 +446,11 @@ impl Bar {
 
     /// Reads the application register of `slot` at `offset`, which the caller has checked.
     pub(crate) fn read_application(&self, slot: SlotId, offset: u32) -> u64 {
-        with_registers!(self, |io| io.try_read64(slot_page(slot) + offset as usize))
-            .unwrap_or(u64::MAX)
+        with_registers!(self, |io| self.read_twice(
+            format_args!("slot {}, register {offset:#x}", slot.index()),
+            || io.try_read64(slot_page(slot) + offset as usize)
+        ))
+        .unwrap_or(u64::MAX)
     }
 
     /// Writes the application register of `slot` at `offset`, which the caller has checked.

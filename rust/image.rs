@@ -362,16 +362,17 @@ impl Image {
         (self.fault, self.faults)
     }
 
-    /// Reads the declared result registers of `slot`. `false`: one of them reads all-ones, as on a
-    /// card that is gone.
+    /// Reads the declared result registers of `slot`. `false`: the card may be gone, because one of
+    /// them and the status of the slot read all-ones.
     pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) -> bool {
-        let mut sure = true;
         for result in self.results.iter_mut().flatten() {
             let value = bar.read_application(slot, result.register.offset());
-            sure &= value != u64::MAX;
+            if value == u64::MAX && bar.status(slot) == u64::MAX {
+                return false;
+            }
             result.value = Some(value);
         }
-        sure
+        true
     }
 
     /// Takes the values of declared result registers from memory, after a run has left its record.

@@ -12,6 +12,8 @@ pub(crate) const MAX_SLOTS: usize = 8;
 pub(crate) const BAR_SIZE: usize = 0x1000 * (1 + MAX_SLOTS);
 /// [`const@MAGIC`] of a card of the irq or the relay profile, "FRMATA_1".
 pub(crate) const FERMATA_MAGIC: u64 = 0x315f_4154_414d_5246;
+/// [`const@MANAGER_ID_L`] of such a card, "MUS_MGR".
+pub(crate) const FERMATA_MANAGER_ID_L: u64 = 0x4d55_535f_4d47_5200;
 /// The [`const@VERSION`] that this driver knows.
 pub(crate) const FERMATA_VERSION: u64 = 1;
 /// First application register of a slot page, a byte offset.

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The card can be gone at any moment: it dies at the first read of a register, then at the second,
- * and so on until the scene has no more reads. A call returns ENODEV, or has done its work;
- * all-ones is never taken for a value, nothing hangs, and the card can be bound again.
+ * The card can be gone at any moment: it dies at the first read or write of a register, then at the
+ * second, and so on until the scene has no more accesses. A call returns ENODEV, or has done its
+ * work; all-ones is never taken for a value, nothing hangs, and the card can be bound again.
+ *
+ * The link can lose a read, which then gives all-ones, too: nobody notices. A slot that does not
+ * answer costs the jobs that need the slot, and no others.
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
 #include "lib/calls.h"
+#include "lib/mem.h"
 
 #define READS_MAX	400
 #define ALL_ONES	(~0ULL)
@@ -20,9 +24,24 @@ static bool is_dead(void)
 	return card_key(card_cmd("state slot=0"), "dead");
 }
 
+/* What happens at the nth access from now; n = 0: nothing any more. */
+enum trouble { DIES_AT_READ, DIES_AT_WRITE, LOSES_READ };
+
+static void set_trouble(enum trouble trouble, int n)
+{
+	static const char *const kinds[] = { "dead_at_read", "dead_at_write", "lose_read_at" };
+
+	card_cmd("fault slot=0 %s=%d", kinds[trouble], n);
+}
+
 static void die_at_read(int n)
 {
-	card_cmd("fault slot=0 dead_at_read=%d", n);
+	set_trouble(DIES_AT_READ, n);
+}
+
+static u64 lost_reads(void)
+{
+	return card_key(card_cmd("state slot=0"), "lost_reads");
 }
 
 /* --- two tenants ---------------------------------------------------------------- */
@@ -226,6 +245,19 @@ static int unbind_under_a_job(struct scene *s)
 	return rc;
 }
 
+/* The function is reset during a job, which is saved before and restored afterwards. */
+static int reset_under_a_job(struct scene *s)
+{
+	int rc = begin_job(s);
+
+	if (!rc)
+		rc = fm_reset();
+	fm_list_cut(&s->c, FM_ENDLESS_NODES);
+	if (!rc)
+		rc = wait_for(&s->c, FERMATA_EVENT_DONE);
+	return rc ? rc : results(&s->c, NULL);
+}
+
 /* The machine sleeps during a job, which is saved before and restored afterwards. */
 static int sleep_under_a_job(struct scene *s)
 {
@@ -269,7 +301,7 @@ static void bring_back(struct __test_metadata *_metadata, bool bound)
 	ASSERT_GOOD(works());
 }
 
-/* How many reads apart the card dies. */
+/* How many accesses apart the card dies. */
 static int step(void)
 {
 	return fm_number_from("FERMATA_READS_STEP", 1);
@@ -287,25 +319,28 @@ static int next_read(scene_fn play, int n)
 	return n + (n > 40 ? n / 4 : 10);
 }
 
-/* Lets the card die once at each read, of which there must be at least `least`. */
-static void walk(struct __test_metadata *_metadata, scene_fn play, int least)
+/* Lets trouble happen once at each access, of which there must be at least `least`. */
+static void walk(struct __test_metadata *_metadata, scene_fn play, enum trouble trouble, int least)
 {
-	bool unbinds = play == unbind_under_a_job, dead = true;
+	bool unbinds = play == unbind_under_a_job, dead, happened = true;
 	int most = play == sleep_under_a_job ? 50 * READS_MAX : READS_MAX;
 	const char *wrong;
 	struct scene s;
 	int n, rc, last = 0;
+	u64 lost;
 
 	ASSERT_NE(NULL, fm_pci());
-	for (n = 1; dead && n < most; n = next_read(play, n)) {
+	for (n = 1; happened && n < most; n = next_read(play, n)) {
 		last = n;
 		scene_begin(&s);
-		die_at_read(n);
+		lost = lost_reads();
+		set_trouble(trouble, n);
 		rc = play(&s);
-		die_at_read(0);
+		set_trouble(trouble, 0);
 		dead = is_dead();
+		happened = dead || lost_reads() != lost;
 		if (rc && !(dead && rc == -ENODEV))
-			TH_LOG("read %d: %s", n, strerror(-rc));
+			TH_LOG("access %d: %s", n, strerror(-rc));
 		wrong = !dead ? rc ? "it lives, and a step fails" : NULL :
 			unbinds ? NULL : is_noticed(&s, rc);
 		ASSERT_GOOD(wrong);
@@ -313,37 +348,37 @@ static void walk(struct __test_metadata *_metadata, scene_fn play, int least)
 			bring_back(_metadata, !unbinds);
 		scene_end(&s);
 	}
-	EXPECT_FALSE(dead);
-	TH_LOG("%d reads at most", last - 1);
+	EXPECT_FALSE(happened);
+	TH_LOG("%d accesses at most", last - 1);
 	EXPECT_LE(least, last - 1);
 }
 
 SLOW_TEST(allones, point_01_while_jobs_are_saved_and_restored)
 {
 	/* A relay switches without reads of the status: the remaining reads are of registers. */
-	walk(_metadata, save_and_restore, card_relay() ? 8 : 10);
+	walk(_metadata, save_and_restore, DIES_AT_READ, card_relay() ? 8 : 10);
 }
 
 SLOW_TEST(allones, point_01_while_a_slot_is_reset)
 {
-	walk(_metadata, reset_of_slot, card_relay() ? 2 : 4);
+	walk(_metadata, reset_of_slot, DIES_AT_READ, card_relay() ? 2 : 4);
 }
 
 SLOW_TEST(allones, point_01_while_a_job_is_closed)
 {
-	walk(_metadata, close_under_a_job, card_relay() ? 0 : 3);
+	walk(_metadata, close_under_a_job, DIES_AT_READ, card_relay() ? 0 : 3);
 }
 
 SLOW_TEST(allones, point_01_while_it_is_unbound)
 {
-	walk(_metadata, unbind_under_a_job, 3);
+	walk(_metadata, unbind_under_a_job, DIES_AT_READ, 3);
 }
 
 SLOW_TEST(allones, point_01_while_a_fault_is_read)
 {
 	if (!fm_has_window())
 		SKIP(return, "the card has no window check");
-	walk(_metadata, fault, card_relay() ? 0 : 3);
+	walk(_metadata, fault, DIES_AT_READ, card_relay() ? 0 : 3);
 }
 
 SLOW_TEST(allones, point_01_while_the_machine_sleeps)
@@ -352,7 +387,41 @@ SLOW_TEST(allones, point_01_while_the_machine_sleeps)
 
 	if (why)
 		SKIP(return, "%s", why);
-	walk(_metadata, sleep_under_a_job, 6);
+	walk(_metadata, sleep_under_a_job, DIES_AT_READ, 6);
+}
+
+SLOW_TEST(allones, dies_at_a_write_while_jobs_are_saved_and_restored)
+{
+	walk(_metadata, save_and_restore, DIES_AT_WRITE, card_relay() ? 4 : 20);
+}
+
+SLOW_TEST(allones, dies_at_a_write_while_a_slot_is_reset)
+{
+	walk(_metadata, reset_of_slot, DIES_AT_WRITE, card_relay() ? 4 : 10);
+}
+
+SLOW_TEST(allones, loses_a_read_while_jobs_are_saved_and_restored)
+{
+	walk(_metadata, save_and_restore, LOSES_READ, card_relay() ? 8 : 10);
+}
+
+SLOW_TEST(allones, loses_a_read_while_a_slot_is_reset)
+{
+	walk(_metadata, reset_of_slot, LOSES_READ, card_relay() ? 2 : 4);
+}
+
+SLOW_TEST(allones, loses_a_read_while_a_fault_is_read)
+{
+	if (!fm_has_window())
+		SKIP(return, "the card has no window check");
+	walk(_metadata, fault, LOSES_READ, card_relay() ? 0 : 3);
+}
+
+SLOW_TEST(allones, loses_a_read_while_the_function_is_reset)
+{
+	if (!fm_pci() || !fm_reset_by("flr"))
+		SKIP(return, "no function reset");
+	walk(_metadata, reset_under_a_job, LOSES_READ, 10);
 }
 
 /* If the card dies during probe, probe fails, or the death is noticed later. */
@@ -386,6 +455,204 @@ SLOW_TEST(allones, point_01_while_it_is_bound)
 	EXPECT_FALSE(dead);
 	EXPECT_LE(10, last - 1);
 	ASSERT_GOOD(works());
+}
+
+/* A card that was bound in spite of lost reads is the same card. */
+SLOW_TEST(allones, loses_a_read_while_it_is_bound)
+{
+	struct fermata_slot_info before = { .size = sizeof(before) }, now = before;
+	struct fermata_card_info card, card_now;
+	int n, fd, last = 0;
+	u64 lost = ~0ULL;
+
+	ASSERT_NE(NULL, fm_pci());
+	fm_card_info(&card);
+	fd = fm_open_dev(0);
+	ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &before));
+	close(fd);
+	for (n = 1; lost_reads() != lost && n < READS_MAX; n += step()) {
+		last = n;
+		lost = lost_reads();
+		ASSERT_EQ(0, fm_unbind());
+		set_trouble(LOSES_READ, n);
+		ASSERT_EQ(0, fm_bind());
+		set_trouble(LOSES_READ, 0);
+		fm_card_info(&card_now);
+		EXPECT_EQ(0, memcmp(&card, &card_now, sizeof(card)));
+		fd = fm_open_dev(0);
+		ASSERT_EQ(0, fm_ioctl(fd, FERMATA_IOC_SLOT_INFO, &now));
+		close(fd);
+		EXPECT_EQ(before.state_pages, now.state_pages);
+		EXPECT_EQ(before.flags, now.flags);
+	}
+	EXPECT_LE(10, last - 1);
+	ASSERT_GOOD(works());
+}
+
+/* A register that says what the card is, and is not answered at all, is not guessed. */
+FM_TEST(allones, a_card_whose_identity_is_not_answered)
+{
+	static const unsigned int offsets[] = {
+		0x100 /* MAGIC */, 0x110 /* FEATURES */, 0x280 /* SLOT_CAPS */,
+	};
+	int i;
+
+	ASSERT_NE(NULL, fm_pci());
+	if (card_base())
+		SKIP(return, "a base card has none of them");
+	for (i = 0; i < 3; i++) {
+		ASSERT_EQ(0, fm_unbind());
+		card_cmd("fault slot=0 lose_read=%u:all", offsets[i]);
+		EXPECT_EQ(-ENODEV, fm_bind());
+		card_fault(0, "clear");
+		ASSERT_EQ(0, fm_bind());
+	}
+	ASSERT_GOOD(works());
+}
+
+/* --- a slot that does not answer ----------------------------------------------------- */
+
+FM_TEST(allones, a_slot_that_does_not_answer)
+{
+	struct fm_expect e, healthy;
+	struct fermata_status st;
+	struct fm_ctx c, other;
+
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_ctx_new(&other, FM_MEM, 4 << 20);
+	card_speed(c.slot, 1);
+	card_speed(other.slot, 1);
+	fm_job_endless(&c);
+	fm_job_any(&other, 2000000, 1, &healthy);
+	fm_must_start(&c);
+	fm_must_start(&other);
+	card_until_runs(c.slot, c.token);
+	card_until_runs(other.slot, other.token);
+	card_cmd("fault slot=0 lose_read=%d:all", 0x1000 * (c.slot + 1) + 0x18);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+	fm_status(c.fd, &st);
+	EXPECT_EQ(FERMATA_STATE_FAILED, st.state);
+	EXPECT_EQ(EPROTO, st.error);
+	card_speed(other.slot, 0);
+	fm_wait(other.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&other, &healthy));
+	card_fault(0, "clear");
+	/* The slot is out of use, unless its reset was seen. */
+	fm_ctx_close(&c);
+	fm_ctx_close(&other);
+	ASSERT_EQ(0, fm_unbind());
+	ASSERT_EQ(0, fm_bind());
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	fm_job_list(&c, 100, 1000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+	fm_ctx_close(&c);
+}
+
+/* --- the card drops off in the middle of a switch -------------------------------------- */
+
+/* A job that is switched, one that waits for its slot, one on another slot; and none. */
+enum { SWITCHED, WAITS, ELSEWHERE, IDLE, ALL };
+
+static void until_phase(int slot, const char *phase)
+{
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+
+	while (!strstr(card_cmd("state slot=%d", slot), phase))
+		if (fm_now() > end)
+			fm_die("never %s", phase);
+}
+
+/* Brings the first job into its save or restore, with the others around it. */
+static void begin_switch(struct fm_ctx *c, const char *phase)
+{
+	bool restores = !strcmp(phase, "phase=restoring");
+	int i;
+
+	for (i = 0; i < ALL; i++) {
+		fm_ctx_new(&c[i], i == ELSEWHERE ? FM_MEM : FM_LIST, 64 * 1024);
+		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, FM_LONG_SLICE);
+		card_speed(c[i].slot, 1);
+		fm_job_endless(&c[i]);
+	}
+	fm_param(c[SWITCHED].fd, FERMATA_PARAM_PREEMPT_TIMEOUT, 10000 * FM_MS);
+	fm_must_start(&c[ELSEWHERE]);
+	fm_must_start(&c[SWITCHED]);
+	card_until_works(c[SWITCHED].slot, c[SWITCHED].token);
+	if (restores) {
+		fm_hold(&c[SWITCHED]);
+		card_set(c[SWITCHED].slot, "restore_us=60000000");
+		fm_must_resume(&c[SWITCHED]);
+		until_phase(c[SWITCHED].slot, phase);
+		fm_must_start(&c[WAITS]);
+		return;
+	}
+	card_fault(c[SWITCHED].slot, "save_takes_us=60000000");
+	fm_must_start(&c[WAITS]);
+	if (fm_preempt(c[SWITCHED].fd, 0))
+		fm_die("PREEMPT");
+	until_phase(c[SWITCHED].slot, phase);
+}
+
+/* The driver lets go of a card that is still gone, and finds the card when it is back. */
+static void leave_and_come_back(struct __test_metadata *_metadata, int slot)
+{
+	ASSERT_EQ(0, fm_unbind());
+	if (fm_module_known()) {
+		ASSERT_EQ(0, fm_module_remove());
+		fm_module_load(getenv("FERMATA_MODULE_ARGS"));
+		EXPECT_NE(0, access(fm_dev(), F_OK));
+	}
+	card_fault(slot, "clear");
+	card_set(slot, "restore_us=0");
+	card_fault(0, "dead=0");
+	ASSERT_EQ(0, fm_bind());
+	ASSERT_GOOD(works());
+}
+
+static void drop_off(struct __test_metadata *_metadata, const char *phase)
+{
+	u64 pins = fm_pins(), charged = fm_charged();
+	struct fm_gone_waiter w[IDLE];
+	struct fm_gone_poller idle;
+	struct fm_ctx c[ALL];
+	int i, slot;
+
+	ASSERT_NE(NULL, fm_pci());
+	if (fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no slot with membench");
+	begin_switch(c, phase);
+	slot = c[SWITCHED].slot;
+	for (i = 0; i < IDLE; i++)
+		fm_gone_waiter_start(&w[i], c[i].fd);
+	fm_gone_poller_start(&idle, c[IDLE].fd);
+	fm_log_clear();
+	card_fault(slot, "dead=1");
+	for (i = 0; i < IDLE; i++) {
+		pthread_join(w[i].t.thread, NULL);
+		EXPECT_EQ(-ENODEV, w[i].rc);
+	}
+	pthread_join(idle.t.thread, NULL);
+	EXPECT_EQ(POLLERR | POLLHUP, idle.revents);
+	EXPECT_TRUE(fm_log_has("the card is gone, and all jobs fail"));
+	for (i = 0; i < ALL; i++) {
+		EXPECT_EQ(0, fm_calls_not_gone(c[i].fd));
+		fm_ctx_close(&c[i]);
+	}
+	leave_and_come_back(_metadata, slot);
+	EXPECT_EQ(pins, fm_pins());
+	EXPECT_EQ(charged, fm_charged());
+}
+
+FM_TEST(allones, drops_off_during_a_save)
+{
+	drop_off(_metadata, "phase=saving");
+}
+
+FM_TEST(allones, drops_off_during_a_restore)
+{
+	drop_off(_metadata, "phase=restoring");
 }
 
 /* --- the card is gone when its state is to be saved --------------------------------- */

@@ -256,12 +256,18 @@ impl Card {
     /// Reads the status of `slot`. A slot of a base card that is held in reset answers no read, and
     /// is idle by definition: a read of the manager pushes the reset instead.
     fn status_of(&self, state: &State, slot: SlotId) -> Status {
+        // Each read of a card that is gone may take as long as the link's time-out.
+        if self.presence.is_dead() {
+            return Status::ALL_ONES;
+        }
         let is_held = state.slots.in_reset & slot.bit() != 0;
         if !(self.identity.is_base && is_held) {
             return Status::from_raw(self.bar.status(slot));
         }
-        let idle = self.bar.held_in_reset().map(|_| Status::from_raw(0));
-        idle.unwrap_or(Status::ALL_ONES)
+        match self.bar.push_reset() {
+            true => Status::from_raw(0),
+            false => Status::ALL_ONES,
+        }
     }
 
     /// Leaves the next status read of `slot` to its timer, at `at`.
@@ -331,8 +337,7 @@ impl Card {
     /// counter of completions. Notes if the card is gone.
     fn read_more(&self, state: &mut State, slot: SlotId, status: Status, outbox: &mut Outbox) {
         if status.is_gone() {
-            self.presence.note_death();
-            self.tell_bystanders();
+            self.tell_death(slot);
         } else if status.fault() {
             match self.bar.fault(slot) {
                 Ok(fault) => {
@@ -347,6 +352,19 @@ impl Card {
         } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
             self.note_completions(state, slot, outbox);
         }
+    }
+
+    /// Notes that the card is gone, as a read of the status of `slot` has shown.
+    fn tell_death(&self, slot: SlotId) {
+        if !self.is_gone() {
+            dev_err!(
+                self.device,
+                "slot {}: neither the status nor the manager answers: the card is gone, and all jobs fail\n",
+                slot.index()
+            );
+        }
+        self.presence.note_death();
+        self.tell_bystanders();
     }
 
     /// Notifies the owner of the job on `slot` of completions that the running engine has counted.

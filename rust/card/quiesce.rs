@@ -78,7 +78,7 @@ pub(super) fn settle(bar: &Bar, identity: &Identity, limits: &Limits) {
 /// they are held in reset.
 fn flush(bar: &Bar, identity: &Identity) {
     if identity.is_base {
-        let _ = bar.held_in_reset();
+        bar.push_reset();
         return;
     }
     for slot in slot_ids(identity.slots) {

@@ -32,6 +32,9 @@ impl Status {
     /// The value of every register of a card that is gone.
     pub const ALL_ONES: Self = Self(u64::MAX);
 
+    /// The status of a slot that does not answer, of a card that does: an unknown phase.
+    pub const UNANSWERED: Self = Self(0xff);
+
     const FAULT: u64 = 1 << 8;
     const SNAPSHOT_ERROR: u64 = 1 << 9;
     const EMPTY: u64 = 1 << 10;
