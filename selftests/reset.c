@@ -6,6 +6,7 @@
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
+#include "lib/mem.h"
 #include <linux/pci_regs.h>
 
 FM_FIXTURE_CARD(reset);
@@ -39,9 +40,13 @@ static void begin(struct tenants *t, bool lost)
 	if (fm_preempt(t->c[HELD].fd, FERMATA_PREEMPT_HOLD))
 		fm_die("PREEMPT");
 	fm_wait(t->c[HELD].fd, FERMATA_EVENT_HELD);
-	fm_must_start(&t->c[RUNS]);
-	card_until_runs(t->c[RUNS].slot, t->c[RUNS].token);
+	/* It has begun, and waits with a snapshot. */
 	fm_must_start(&t->c[WAITS]);
+	card_until_works(t->c[WAITS].slot, t->c[WAITS].token);
+	fm_must_start(&t->c[RUNS]);
+	if (fm_preempt(t->c[WAITS].fd, 0))
+		fm_die("PREEMPT");
+	card_until_runs(t->c[RUNS].slot, t->c[RUNS].token);
 	fm_must_start(&t->c[ELSEWHERE]);
 }
 
@@ -205,18 +210,35 @@ struct aer_error {
 };
 
 #define COR_RECEIVER	(1U << 0)
-#define UNC_COMPLETER	(1U << 15)	/* completer abort: not fatal */
+/* Not fatal: completion time-out, completer abort, unsupported request. */
+#define UNC_TIMEOUT	(1U << 14)
+#define UNC_COMPLETER	(1U << 15)
+#define UNC_UNSUPPORTED	(1U << 20)
 #define UNC_DATA_LINK	(1U << 4)	/* data link protocol: fatal */
 
-/* 0 or a negative errno. */
-static int inject(u32 correctable, u32 uncorrectable)
+/* Path of a file of the port above the card. */
+static const char *port_file(const char *name)
 {
+	static char path[4096 + 64];
+	char link[128], real[4096];
+
+	snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s/..", fm_pci());
+	if (!realpath(link, real))
+		fm_die("%s: %s", link, strerror(errno));
+	snprintf(path, sizeof(path), "%s%s", real, name);
+	return path;
+}
+
+/* Reports errors, as seen by the card or by the port above it: 0 or a negative errno. */
+static int inject(bool by_port, u32 correctable, u32 uncorrectable)
+{
+	const char *name = by_port ? strrchr(port_file(""), '/') + 1 : fm_pci();
 	struct aer_error error = { .correctable = correctable, .uncorrectable = uncorrectable };
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 	unsigned int domain, bus, dev, fn;
 	int fd, rc;
 
-	if (!fm_pci() || sscanf(fm_pci(), "%x:%x:%x.%x", &domain, &bus, &dev, &fn) != 4)
+	if (sscanf(name, "%x:%x:%x.%x", &domain, &bus, &dev, &fn) != 4)
 		return -ENOENT;
 	error.domain = domain;
 	error.bus = bus;
@@ -236,19 +258,28 @@ static int inject(u32 correctable, u32 uncorrectable)
 }
 
 /* Whether the card is on the root bus, without a port that could report errors. */
-static bool no_errors_to_be_had(void)
+static bool has_no_port(void)
 {
 	const char *pci = fm_pci();
 
-	return access(AER_INJECT, W_OK) || !pci || !strncmp(pci, "0000:00:", 8) ||
-	       fm_slot_of(FM_MEM) < 0;
+	return !pci || !strncmp(pci, "0000:00:", 8);
 }
+
+static bool no_errors_to_be_had(void)
+{
+	return access(AER_INJECT, W_OK) || has_no_port() || fm_slot_of(FM_MEM) < 0;
+}
+
+struct link_error {
+	bool by_port;
+	u32 uncorrectable;
+};
 
 /*
  * Injects an error until the job is saved for it. An error that occurs before the kernel has
  * handled the last one is cleared with that one, and is injected again.
  */
-static void inject_until_preempted(struct fm_ctx *c)
+static void inject_until_preempted(struct fm_ctx *c, const struct link_error *error)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS, before = fm_preemptions(c->fd), again = 0;
 	int rc;
@@ -257,7 +288,7 @@ static void inject_until_preempted(struct fm_ctx *c)
 		if (fm_now() > end)
 			fm_die("not preempted");
 		if (fm_now() > again) {
-			rc = inject(0, UNC_COMPLETER);
+			rc = inject(error->by_port, 0, error->uncorrectable);
 			if (rc)
 				fm_die("%s: %s", AER_INJECT, strerror(-rc));
 			/* Within the duration of the job, some seconds. */
@@ -267,9 +298,15 @@ static void inject_until_preempted(struct fm_ctx *c)
 	}
 }
 
+/* Each is the report of a read that is lost at the same time. */
 FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 {
+	static const struct link_error errors[RESETS] = {
+		{ false, UNC_COMPLETER }, { false, UNC_UNSUPPORTED }, { false, UNC_TIMEOUT },
+		{ true, UNC_TIMEOUT }, { true, UNC_UNSUPPORTED },
+	};
 	struct tenants t;
+	u64 lost;
 	int i;
 
 	if (no_errors_to_be_had())
@@ -277,26 +314,30 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 	begin(&t, false);
 	until_at_work(&t);
 	/* Correctable: the hardware has corrected it. */
-	ASSERT_EQ(0, inject(COR_RECEIVER, 0));
-	for (i = 1; i <= RESETS; i++) {
+	ASSERT_EQ(0, inject(false, COR_RECEIVER, 0));
+	lost = card_key(card_cmd("state slot=0"), "lost_reads");
+	for (i = 0; i < RESETS; i++) {
 		until_at_work(&t);
-		inject_until_preempted(&t.c[ELSEWHERE]);
+		card_fault(0, "lose_read_at=1");
+		inject_until_preempted(&t.c[ELSEWHERE], &errors[i]);
 	}
 	until_at_work(&t);
+	EXPECT_EQ(lost + RESETS, card_key(card_cmd("state slot=0"), "lost_reads"));
 	EXPECT_LE(RESETS, fm_preemptions(t.c[ELSEWHERE].fd));
 	ASSERT_GOOD(finish(&t));
 }
 
 /* The link is reset while jobs run: these are lost, but other jobs are in memory. */
-static void fatal_error(struct __test_metadata *_metadata)
+static void fatal_error(struct __test_metadata *_metadata, bool by_port)
 {
 	struct fermata_status st;
+	struct card_run run;
 	struct tenants t;
 	int i, failed = 0;
 
 	begin(&t, true);
 	until_at_work(&t);
-	ASSERT_EQ(0, inject(0, UNC_DATA_LINK));
+	ASSERT_EQ(0, inject(by_port, 0, UNC_DATA_LINK));
 	fm_wait(t.c[ELSEWHERE].fd, FERMATA_EVENT_DONE);
 	fm_wait(t.c[RUNS].fd, FERMATA_EVENT_DONE);
 	for (i = 0; i < ALL; i++) {
@@ -306,7 +347,11 @@ static void fatal_error(struct __test_metadata *_metadata)
 			EXPECT_NE(FERMATA_STATE_FAILED, st.state);
 	}
 	EXPECT_EQ(2, failed);
-	card_until_runs(t.c[WAITS].slot, t.c[WAITS].token);
+	/* It continues from its snapshot. */
+	card_until_works(t.c[WAITS].slot, t.c[WAITS].token);
+	card_run_of(t.c[WAITS].slot, t.c[WAITS].token, &run);
+	EXPECT_EQ(1, run.starts);
+	EXPECT_LE(1, run.resumes);
 	/* The slots work as before. */
 	fm_job_any(&t.c[RUNS], 1000, 7, &t.e[RUNS]);
 	fm_must_start(&t.c[RUNS]);
@@ -319,7 +364,14 @@ FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 {
 	if (no_errors_to_be_had())
 		SKIP(return, "no aer_inject, or no slot with membench");
-	fatal_error(_metadata);
+	fatal_error(_metadata, false);
+}
+
+FM_TEST(reset, a_fatal_error_of_the_port)
+{
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	fatal_error(_metadata, true);
 }
 
 /* The kernel has found the function with its memory disabled, as without firmware to enable it. */
@@ -339,7 +391,41 @@ FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
 	ASSERT_EQ(0, fm_put(path, "1"));
 	ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
 	fm_until_node();
-	fatal_error(_metadata);
+	fatal_error(_metadata, false);
+}
+
+/* The card does not answer any more, is removed, and found again after a reset of its bus. */
+FM_TEST(reset, a_card_that_has_dropped_off_is_found_again)
+{
+	u64 pins = fm_pins(), charged = fm_charged();
+	char path[128], port[4096 + 64];
+	struct fm_expect e;
+	struct tenants t;
+	int i;
+
+	if (has_no_port() || fm_slot_of(FM_MEM) < 0)
+		SKIP(return, "no port above the card, or no slot with membench");
+	begin(&t, true);
+	until_at_work(&t);
+	card_fault(0, "dead=1");
+	for (i = 0; i < ALL; i++) {
+		EXPECT_EQ(-ENODEV, fm_wait_until(t.c[i].fd, FERMATA_EVENT_DONE, UINT64_MAX, NULL));
+		fm_ctx_close(&t.c[i]);
+	}
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/remove", fm_pci());
+	/* Its files go away with the card. */
+	snprintf(port, sizeof(port), "%s", port_file("/reset_subordinate"));
+	ASSERT_EQ(0, fm_put(path, "1"));
+	EXPECT_NE(0, access(fm_dev(), F_OK));
+	EXPECT_EQ(pins, fm_pins());
+	EXPECT_EQ(charged, fm_charged());
+	ASSERT_EQ(0, fm_put(port, "1"));
+	ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
+	fm_until_node();
+	fm_ctx_new(&t.c[RUNS], FM_LIST, 64 * 1024);
+	card_speed(t.c[RUNS].slot, 0);
+	fm_job_list(&t.c[RUNS], 100, 1000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&t.c[RUNS], &e));
 }
 
 TEST_HARNESS_MAIN

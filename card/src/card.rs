@@ -383,8 +383,9 @@ impl Card {
     }
 
     /// Function-level or bus reset: puts the card into its state after power-on, once its last DMA
-    /// is complete.
+    /// is complete. A bus reset brings a dead card back.
     pub fn device_reset(&self) {
+        self.set_dead(false);
         self.power_on(false);
     }
 

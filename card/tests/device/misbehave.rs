@@ -274,7 +274,7 @@ fn dead_at_write() {
     assert_eq!(rig.r(0x30), 7);
     rig.w(0x30, 8);
     assert_eq!(rig.r(0x30), !0);
-    rig.ask("fault slot=0 dead=0");
+    rig.client.reset().unwrap();
     assert_eq!(rig.r(0x30), 0);
     rig.ask("fault slot=0 dead_at_write=1");
     rig.ask("fault slot=0 clear");
