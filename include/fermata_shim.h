@@ -61,6 +61,7 @@ u32 fermata_responsible_user(void);
 bool fermata_dma_is_translated(struct device *dev);
 unsigned int fermata_dma_neighbours(struct device *dev, int *group);
 bool fermata_dma_is_coherent(struct device *dev);
+bool fermata_link_may_recover(struct device *dev);
 void fermata_dma_cross_boundaries(struct device *dev);
 void fermata_dma_flush(struct device *dev);
 void fermata_dma_rmb(void);

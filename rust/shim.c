@@ -236,6 +236,23 @@ bool fermata_dma_is_coherent(struct device *dev)
 }
 
 /*
+ * Returns whether the kernel may yet reset the link of a device that does not
+ * answer, because the port above it reports errors (AER).  Any context, while
+ * the device is bound.
+ */
+bool fermata_link_may_recover(struct device *dev)
+{
+#ifdef CONFIG_PCIEAER
+	struct pci_dev *pdev = to_pci_dev(dev);
+	struct pci_dev *port = pcie_find_root_port(pdev);
+
+	return port && port->aer_cap && !pci_dev_is_disconnected(pdev);
+#else
+	return false;
+#endif
+}
+
+/*
  * Lets one mapping of a scatter list cross every boundary.  The PCI default, 4 GiB,
  * makes the IOMMU layer leave gaps between the segments of a larger mapping.
  */

@@ -49,6 +49,7 @@ unsafe extern "C" {
     pub(crate) safe fn fermata_dma_is_translated(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_neighbours(dev: &Device, group: &mut c_int) -> c_uint;
     pub(crate) safe fn fermata_dma_is_coherent(dev: &Device) -> bool;
+    pub(crate) safe fn fermata_link_may_recover(dev: &Device) -> bool;
     pub(crate) safe fn fermata_dma_cross_boundaries(dev: &Device);
     pub(crate) safe fn fermata_dma_flush(dev: &Device);
     pub(crate) safe fn fermata_dma_rmb();

@@ -327,8 +327,21 @@ FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 	ASSERT_GOOD(finish(&t));
 }
 
-/* The link is reset while jobs run: these are lost, but other jobs are in memory. */
-static void fatal_error(struct __test_metadata *_metadata, bool by_port)
+/* The card does not answer, and the driver notices it before the kernel handles the error. */
+static void fall_silent(struct __test_metadata *_metadata, struct fm_ctx *c)
+{
+	u64 tag;
+
+	card_fault(0, "dead=1");
+	EXPECT_EQ(-EAGAIN, fm_reg_read(c->fd, FM_REG_TAG, &tag));
+}
+
+/*
+ * The link is reset while jobs run, or was down for a moment: these jobs are lost, but other jobs
+ * are in memory.
+ */
+static void error_with_loss(struct __test_metadata *_metadata, bool by_port, u32 uncorrectable,
+			    bool silent)
 {
 	struct fermata_status st;
 	struct card_run run;
@@ -337,7 +350,11 @@ static void fatal_error(struct __test_metadata *_metadata, bool by_port)
 
 	begin(&t, true);
 	until_at_work(&t);
-	ASSERT_EQ(0, inject(by_port, 0, UNC_DATA_LINK));
+	if (silent)
+		fall_silent(_metadata, &t.c[RUNS]);
+	if (silent && uncorrectable != UNC_DATA_LINK)
+		card_fault(0, "dead=0");
+	ASSERT_EQ(0, inject(by_port, 0, uncorrectable));
 	fm_wait(t.c[ELSEWHERE].fd, FERMATA_EVENT_DONE);
 	fm_wait(t.c[RUNS].fd, FERMATA_EVENT_DONE);
 	for (i = 0; i < ALL; i++) {
@@ -364,14 +381,28 @@ FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 {
 	if (no_errors_to_be_had())
 		SKIP(return, "no aer_inject, or no slot with membench");
-	fatal_error(_metadata, false);
+	error_with_loss(_metadata, false, UNC_DATA_LINK, false);
 }
 
 FM_TEST(reset, a_fatal_error_of_the_port)
 {
 	if (no_errors_to_be_had())
 		SKIP(return, "no aer_inject, or no slot with membench");
-	fatal_error(_metadata, true);
+	error_with_loss(_metadata, true, UNC_DATA_LINK, false);
+}
+
+FM_TEST(reset, a_fatal_error_after_the_card_has_fallen_silent)
+{
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	error_with_loss(_metadata, true, UNC_DATA_LINK, true);
+}
+
+FM_TEST(reset, an_error_that_is_not_fatal_after_the_card_has_fallen_silent)
+{
+	if (no_errors_to_be_had())
+		SKIP(return, "no aer_inject, or no slot with membench");
+	error_with_loss(_metadata, true, UNC_TIMEOUT, true);
 }
 
 /* The kernel has found the function with its memory disabled, as without firmware to enable it. */
@@ -391,7 +422,7 @@ FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
 	ASSERT_EQ(0, fm_put(path, "1"));
 	ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
 	fm_until_node();
-	fatal_error(_metadata, false);
+	error_with_loss(_metadata, false, UNC_DATA_LINK, false);
 }
 
 /* The card does not answer any more, is removed, and found again after a reset of its bus. */

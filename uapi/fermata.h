@@ -529,7 +529,8 @@ struct fermata_reg {
  * result registers can be read: their values are those of the moment at which the
  * job left its slot.  A base card does not tell when a restore is over: results
  * read 0 until then.  EAGAIN: the card cannot be read now, and one of the
- * registers is not a declared result or has no value yet.  EACCES: on a base card, one
+ * registers is not a declared result or has no value yet; or the card does not answer,
+ * and its link may be reset.  EACCES: on a base card, one
  * of the registers is neither a declared result nor was ever written by the context
  * (the module parameter base_read_any lifts this), because an offset at which no
  * register is may give no answer, which is an error of the link.

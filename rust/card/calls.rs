@@ -317,6 +317,7 @@ impl Card {
             contexts,
             slots,
             relay,
+            ..
         } = &mut **state;
         // A relay loads registers from memory, for the next run.
         let slot = scheduler.slot_of(ctx).filter(|_| relay.is_none());

@@ -134,7 +134,7 @@ pub(super) fn card_config(
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
         let status = Status::from_raw(bar.status(id));
-        if status.is_gone() {
+        if status.is_gone() || status == Status::UNANSWERED {
             dev_err!(device, "the card does not answer any more\n");
             return Err(ENODEV);
         }

@@ -4,6 +4,7 @@
 
 use super::{
     execute::{cookie, Executor, Outbox},
+    lifetime::LINK_WAIT_MS,
     now,
     state::{IrqCause, State},
     Card,
@@ -16,6 +17,7 @@ use crate::{
         Action, Duration, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status,
         Time,
     },
+    shim::fermata_link_may_recover,
     timer::{Timed, Timer},
     vector::{EventSink, Vector},
 };
@@ -149,7 +151,7 @@ impl Card {
 
     /// Checks after a read of registers that the card is not gone. `suspect` is the slot on which a
     /// register read all-ones: this is the register's value, or the card is gone. The status, which
-    /// is all-ones only on a card that is gone, tells. `ENODEV`.
+    /// is all-ones only on a card that is gone, tells. `ENODEV`; `EAGAIN`: the link may be reset.
     pub(super) fn check_alive(&self, state: &mut State, suspect: Option<SlotId>) -> Result {
         if let Some(slot) = suspect {
             self.poll(state, slot);
@@ -157,7 +159,10 @@ impl Card {
         if self.is_gone() {
             return Err(ENODEV);
         }
-        Ok(())
+        match state.silent_since {
+            Some(_) => Err(EAGAIN),
+            None => Ok(()),
+        }
     }
 
     /// Writes the reset bit of `slot`.
@@ -208,6 +213,7 @@ impl Card {
             contexts,
             slots,
             relay,
+            ..
         } = state;
         let mut executor = Executor {
             card: self,
@@ -241,7 +247,13 @@ impl Card {
     /// have been loaded, reads that can wait are left to the timers of their slots.
     fn feed_reads(&self, state: &mut State, mut outbox: Outbox) {
         while let Some(slot) = outbox.take_read() {
+            if state.silent_since.is_some() {
+                return;
+            }
             let status = self.status_of(state, slot);
+            if status.is_gone() && self.waits_for_link(state, slot) {
+                return;
+            }
             // The read has pushed records to memory.
             if status.is_gone() || !self.take_records(state, slot, &mut outbox) {
                 // Events of the card are never refused.
@@ -251,6 +263,24 @@ impl Card {
         for slot in self.slots_in(outbox.reads) {
             self.read_at(state, slot, now());
         }
+    }
+
+    /// Returns whether the card, whose `slot` has shown that it does not answer, may answer after a
+    /// reset of its link. Then it is cut off until [`Card::abort_all`], or given up after
+    /// [`LINK_WAIT_MS`].
+    fn waits_for_link(&self, state: &mut State, slot: SlotId) -> bool {
+        if self.is_gone() || !fermata_link_may_recover(&self.device) {
+            return false;
+        }
+        dev_err!(
+            self.device,
+            "slot {}: neither the status nor the manager answers: waiting for a reset of the link\n",
+            slot.index()
+        );
+        self.cut_off(state);
+        state.silent_since = Some(now());
+        self.sweeper.queue(LINK_WAIT_MS);
+        true
     }
 
     /// Reads the status of `slot`. A slot of a base card that is held in reset answers no read, and

@@ -254,6 +254,7 @@ impl Worker for Card {
     const OFFSET: usize = offset_of!(Card, sweeper);
 
     fn work(&self) {
+        self.end_wait_for_link();
         self.sweep();
         let mut registry = self.registry.lock();
         let mut swept = false;
@@ -266,7 +267,8 @@ impl Worker for Card {
         if swept {
             self.regroup(&registry);
         }
-        if !registry.groups.is_empty() && !self.is_gone() {
+        let is_needed = !registry.groups.is_empty() || self.is_silent();
+        if is_needed && !self.is_gone() {
             self.sweeper.queue(SWEEP_MS);
         }
     }

@@ -5,11 +5,13 @@
 use super::{
     now,
     quiesce::{quiesce, settle, switch_off, switch_on},
-    slot_ids, Card,
+    slot_ids,
+    state::State,
+    Card,
 };
 use crate::{
     client,
-    sched::{Event, SlotId, Status},
+    sched::{Duration, Event, SlotId, Status},
     shim::{pci_clear_master, pci_set_master},
     trace::CardEvent,
 };
@@ -18,6 +20,9 @@ use kernel::{
     prelude::*,
     time::{delay::fsleep, Delta},
 };
+
+/// How long a card that does not answer may take until the kernel begins to reset its link.
+pub(super) const LINK_WAIT_MS: u32 = 2000;
 
 /// The interval at which a card that is being saved is polled.
 const REST_LOOK: Delta = Delta::from_millis(1);
@@ -62,6 +67,7 @@ impl Card {
     fn halt(&self) {
         self.presence.die(|| {
             let mut state = self.state.lock();
+            state.silent_since = None;
             // The scheduler does not act on the card any more, so nothing takes a slot out of the
             // reset that follows.
             let _ = self.handle(&mut state, Event::Gone);
@@ -75,14 +81,31 @@ impl Card {
         self.sweep();
     }
 
+    /// Gives up a card whose link was not reset in time. Process context.
+    pub(super) fn end_wait_for_link(&self) {
+        // As in `disconnect`. The lock keeps `abort_all` out.
+        let _registry = self.registry.lock();
+        let since = self.state.lock().silent_since;
+        if since.is_some_and(|at| now().since(at) >= Duration::from_ms(LINK_WAIT_MS.into())) {
+            dev_err!(
+                self.device,
+                "the link was not reset: the card is gone, and all jobs fail\n"
+            );
+            self.halt();
+        }
+    }
+
     /// Takes all jobs off the card, which will lose its state; [`Card::restore`] puts them back. A
-    /// job that cannot be saved fails, within its preempt timeout. Afterwards no register is
-    /// touched. Process context.
+    /// job that cannot be saved fails, within its preempt timeout; all of them fail if the card does
+    /// not answer. Afterwards no register is touched. Process context.
     pub(crate) fn save(&self) {
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.freeze(at, out);
         });
         while !self.state.lock().scheduler.is_at_rest() {
+            if self.is_silent() {
+                return self.abort_all();
+            }
             fsleep(REST_LOOK);
         }
         // A quarantined slot, which is held in reset, may have obeyed by now.
@@ -98,16 +121,27 @@ impl Card {
         let _registry = self.registry.lock();
         {
             let mut state = self.state.lock();
-            state.scheduler.cut_off(now());
-            state.slots.in_reset = u8::MAX;
-            state.slots.clear_unread();
-            self.bar.reset(u8::MAX);
+            state.silent_since = None;
+            self.cut_off(&mut state);
         }
         settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
         self.act(&mut self.state.lock(), |scheduler, at, out| {
             scheduler.lose_runs(at, out);
         });
+    }
+
+    /// Gives up what runs on a card that cannot be reached. Resets the slots, in case it can.
+    pub(super) fn cut_off(&self, state: &mut State) {
+        state.scheduler.cut_off(now());
+        state.slots.in_reset = u8::MAX;
+        state.slots.clear_unread();
+        self.bar.reset(u8::MAX);
+    }
+
+    /// Returns whether the card does not answer, and its link may be reset.
+    pub(super) fn is_silent(&self) -> bool {
+        self.state.lock().silent_since.is_some()
     }
 
     /// Brings the card back after it lost its state, with the jobs that [`Card::save`] took off it.
@@ -117,7 +151,7 @@ impl Card {
             return;
         }
         let is_at_rest = self.state.lock().scheduler.is_at_rest();
-        if !is_at_rest {
+        if !is_at_rest || self.is_silent() {
             // Another recovery has ended since (the PCI core allows several at a time), and has put
             // jobs back on the card before the card was reset again.
             self.abort_all();

@@ -106,8 +106,8 @@ pub(crate) struct Card {
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
-    /// Sweeps all contexts, and ends registrations of removed cgroups. Queued under the registry's
-    /// lock or that of `state`, and not once the card is gone.
+    /// Sweeps all contexts, ends registrations of removed cgroups, and gives up a silent card.
+    /// Queued under the registry's lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
     #[pin]

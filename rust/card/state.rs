@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) slots: Slots,
     /// The memory that a card with a relay uses for its switches, until the card is shut down.
     pub(super) relay: Option<KBox<Relay>>,
+    /// Since when the card has not answered, if its link may still be reset. No register is read.
+    pub(super) silent_since: Option<Time>,
 }
 
 /// The driver's state of all slots.
@@ -155,6 +157,7 @@ impl State {
             contexts,
             slots,
             relay,
+            silent_since: None,
         });
         KBox::init(state, GFP_KERNEL)
     }

@@ -231,6 +231,20 @@ fn jobs_go_on_where_they_were() {
     }
 }
 
+/// Returns whether `action` accesses registers.
+fn touches(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::ReadStatus { .. }
+            | Action::Load { .. }
+            | Action::Start { .. }
+            | Action::Pause { .. }
+            | Action::Order { .. }
+            | Action::Reset { .. }
+            | Action::Quarantine { .. }
+    )
+}
+
 /// A read of all-ones would be taken for the end of the card.
 #[test]
 fn slot_in_reset_is_not_asked_after_the_card_is_cut_off() {
@@ -253,12 +267,6 @@ fn slot_in_reset_is_not_asked_after_the_card_is_cut_off() {
             .handle(now, timer, &mut |action| actions.push(action));
         assert_eq!(handled, Ok(()));
     }
-    let touches = |action: &Action| {
-        matches!(
-            action,
-            Action::ReadStatus { .. } | Action::Reset { .. } | Action::Quarantine { .. }
-        )
-    };
     assert!(!actions.iter().any(touches), "{actions:?}");
 }
 
@@ -422,6 +430,57 @@ fn what_is_on_a_card_that_cannot_be_reached_is_lost() {
         world.close(closed).unwrap();
         world.lose_runs();
         assert!(world.released.contains(&closed));
+    }
+}
+
+/// A card that does not answer is cut off until its link is reset, or until it is given up. No
+/// register is accessed, whatever its owners ask for meanwhile.
+#[test]
+fn requests_while_the_card_is_cut_off() {
+    for (plan, is_gone) in [(IRQ, false), (IRQ, true), (BASE, false), (BASE, true)] {
+        let mut world = World::new(&[plan], 8);
+        let [runs, held, closed, late] = [0; 4].map(|_| world.tenant(2 * MS));
+        world.start(closed, 40 * MS).unwrap();
+        world.start(held, 40 * MS).unwrap();
+        world.run_for(5 * MS);
+        world.start(runs, ENDLESS).unwrap();
+        while world.machine.slot_state(sid(0)) != Some(SlotState::Running(runs)) {
+            world.run_for(MS / 10);
+        }
+        let from = world.log.len();
+        world.cut_off();
+        world.start(late, MS).unwrap();
+        world
+            .event(Event::Preempt {
+                ctx: held,
+                hold: true,
+            })
+            .unwrap();
+        world
+            .event(Event::Preempt {
+                ctx: runs,
+                hold: true,
+            })
+            .unwrap();
+        world.close(closed).unwrap();
+        world.run_for(3_000 * MS);
+        let actions = world.actions(from);
+        assert!(!actions.iter().any(touches), "{actions:?}");
+        assert!(world.released.contains(&closed));
+        if is_gone {
+            world.event(Event::Gone).unwrap();
+            world.run_for(MS);
+            let gone = JobState::Failed(Failure::Gone);
+            assert_eq!(states(&world, [runs, held, late]), [gone; 3]);
+            continue;
+        }
+        world.end_lost_runs();
+        let failed = JobState::Failed(Failure::Snapshot);
+        assert_eq!(states(&world, [runs, held]), [failed, JobState::Held]);
+        world.thaw();
+        world.event(Event::Resume { ctx: held }).unwrap();
+        world.run_for(100 * MS);
+        assert_eq!(states(&world, [held, late]), [JobState::Done; 2]);
     }
 }
 

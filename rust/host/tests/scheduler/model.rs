@@ -943,6 +943,17 @@ impl World {
 
     /// The card loses its state with jobs on it.
     pub fn lose_runs(&mut self) {
+        self.cut_off();
+        self.end_lost_runs();
+    }
+
+    /// The runs that [`World::cut_off`] gave up are over.
+    pub fn end_lost_runs(&mut self) {
+        self.tell(|machine, now, out| machine.lose_runs(now, out));
+    }
+
+    /// The card cannot be reached any more.
+    pub fn cut_off(&mut self) {
         self.card.cut_off();
         for i in 0..self.plans.len() {
             self.lose_named(i);
@@ -958,7 +969,6 @@ impl World {
         self.machine.cut_off(ns(self.now));
         self.measured.cut_off();
         self.frozen = true;
-        self.tell(|machine, now, out| machine.lose_runs(now, out));
     }
 
     /// Loses the jobs that were named for a slot: whether the card took them is unknown.
