@@ -76,6 +76,8 @@ bool fermata_capable_noaudit(int capability);
 unsigned long fermata_memlock_limit(void);
 const char *fermata_policy_parameter(void);
 bool fermata_fatal_signal_pending(void);
+const char *fermata_kernel_release(void);
+void fermata_dump(struct device *dev, void *text, size_t length);
 void fermata_unplug_teach(void);
 void fermata_unplug_acquire(void);
 void fermata_unplug_release(void);

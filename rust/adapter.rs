@@ -222,6 +222,7 @@ unsafe extern "C" fn error_detected(
     // SAFETY: By the safety requirement `pdev` is valid, and bound during the call.
     let card = unsafe { card_of(pdev) };
     card.note(CardEvent::Error);
+    card.dump_link_error();
     match state {
         bindings::pci_channel_io_normal => {
             card.save();

@@ -7,6 +7,7 @@ use crate::{
     regs::{self, Command},
     relay::RESULTS,
     sched::{self, Order, PreemptGranularity, SlotId, Status},
+    write_log::{Control, Write, WriteLog},
 };
 use kernel::{
     device::Device,
@@ -156,6 +157,8 @@ pub(crate) struct Bar {
     device: ARef<Device>,
     /// Reads that were lost.
     lost: Atomic<u64>,
+    /// The last writes to control registers.
+    log: WriteLog,
 }
 
 /// Evaluates `$body`, a [`Result`], with `$io` bound to the mapped registers.
@@ -200,13 +203,14 @@ macro_rules! read {
 }
 
 impl Bar {
-    /// Returns the accessors of the mapped BAR of `device`.
-    pub(crate) fn new(bar: DevresBar, device: &Device) -> Self {
-        Self {
+    /// Returns the accessors of the mapped BAR of `device`. `ENOMEM`.
+    pub(crate) fn new(bar: DevresBar, device: &Device) -> Result<Self> {
+        Ok(Self {
             bar,
             device: device.into(),
             lost: Atomic::new(0),
-        }
+            log: WriteLog::new()?,
+        })
     }
 
     /// Returns what `read` gives. If that is all-ones, which may be the register's value or a read
@@ -243,6 +247,11 @@ impl Bar {
     fn answers(&self) -> bool {
         let slots = with_registers!(self, |io| read!(self, io, SLOT_COUNT));
         slots.is_ok_and(|slots| slots.into_raw() != u64::MAX)
+    }
+
+    /// Calls `f` with the number of each of the last writes to control registers, oldest first.
+    pub(crate) fn for_each_write(&self, f: impl FnMut(usize, Write)) {
+        self.log.for_each(f);
     }
 
     /// Reads the identity of the card. Writes nothing, because `new_id` can bind the driver to any
@@ -328,6 +337,8 @@ impl Bar {
     /// Writes `command` to `slot`. Earlier writes to memory and registers are visible to the card
     /// before the command.
     pub(crate) fn command(&self, slot: SlotId, command: Command) {
+        // CAST: the enum is `repr(u64)`.
+        self.log.note(Some(slot), Control::Command, command as u64);
         let _ = with_registers!(self, |io| io.try_write(
             of_slot!(TRANSACTION_CTL, slot),
             regs::TRANSACTION_CTL::command(command)
@@ -337,6 +348,9 @@ impl Bar {
     /// Tells the card where the context table and the records are. Must not be called while a slot
     /// obeys orders.
     pub(crate) fn set_relay_memory(&self, table: u64, entries: u64, records: u64) {
+        self.log.note(None, Control::ContextTable, table);
+        self.log.note(None, Control::ContextCount, entries);
+        self.log.note(None, Control::Records, records);
         let _ = with_registers!(self, |io| {
             io.try_write(regs::CTX_TABLE, regs::CTX_TABLE::from_raw(table))?;
             io.try_write(regs::CTX_COUNT, regs::CTX_COUNT::from_raw(entries))?;
@@ -355,6 +369,7 @@ impl Bar {
 
     /// Sets whether `slot`, which must be vacant, obeys orders.
     pub(crate) fn set_relay(&self, slot: SlotId, on: bool) {
+        self.log.note(Some(slot), Control::Relay, on.into());
         let _ = with_registers!(self, |io| io
             .try_write(of_slot!(RELAY, slot), regs::RELAY::zeroed().with_on(on)));
     }
@@ -367,27 +382,33 @@ impl Bar {
 
     /// Writes `order` to `slot`. Earlier writes to memory are visible to the card before the order.
     pub(crate) fn order(&self, slot: SlotId, order: &Order) {
-        let _ = with_registers!(self, |io| io
-            .try_write(of_slot!(ORDER, slot), regs::ORDER::of(order)));
+        let order = regs::ORDER::of(order);
+        self.log.note(Some(slot), Control::Order, order.into_raw());
+        let _ = with_registers!(self, |io| io.try_write(of_slot!(ORDER, slot), order));
     }
 
     /// Reads which slots are held in reset, which pushes earlier writes to the card. Returns `false`
     /// if the card is gone.
     pub(crate) fn push_reset(&self) -> bool {
-        match with_registers!(self, |io| read!(self, io, RESET)) {
-            Ok(slots) => slots.into_raw() != u64::MAX || self.answers(),
-            Err(_) => false,
-        }
+        self.held_in_reset().is_some() || self.answers()
+    }
+
+    /// Reads which slots are held in reset, a bit each. `None`: the manager does not answer.
+    pub(crate) fn held_in_reset(&self) -> Option<u64> {
+        let slots = with_registers!(self, |io| read!(self, io, RESET)).ok()?;
+        Some(slots.into_raw()).filter(|&slots| slots != u64::MAX)
     }
 
     /// Holds the slots of `mask` in reset, and releases all others.
     pub(crate) fn reset(&self, mask: u8) {
+        self.log.note(None, Control::Reset, mask.into());
         let _ = with_registers!(self, |io| io
             .try_write(regs::RESET, regs::RESET::from_raw(mask.into())));
     }
 
     /// Writes the address of the snapshot of `slot`, in the form of the card's profile.
     pub(crate) fn set_snapshot(&self, slot: SlotId, address: u64) {
+        self.log.note(Some(slot), Control::Snapshot, address);
         let _ = with_registers!(self, |io| io.try_write(
             of_slot!(SNAPSHOT_ADDR, slot),
             regs::SNAPSHOT_ADDR::at_address(address)
@@ -407,18 +428,24 @@ impl Bar {
         let changes = |part: fn(&Window) -> u64| was.as_ref().map(part) != Some(part(window));
         let _ = with_registers!(self, |io| {
             if changes(Window::offset) {
+                self.log
+                    .note(Some(slot), Control::DmaOffset, window.offset());
                 io.try_write(
                     of_slot!(DMA_OFFSET, slot),
                     regs::DMA_OFFSET::of(window.offset(), card.is_base),
                 )?;
             }
             if checked && changes(|window| window.device_base) {
+                self.log
+                    .note(Some(slot), Control::WindowBase, window.device_base);
                 io.try_write(
                     of_slot!(WINDOW_BASE, slot),
                     regs::WINDOW_BASE::from_raw(window.device_base),
                 )?;
             }
             if checked && changes(|window| window.length) {
+                self.log
+                    .note(Some(slot), Control::WindowSize, window.length);
                 io.try_write(
                     of_slot!(WINDOW_SIZE, slot),
                     regs::WINDOW_SIZE::from_raw(window.length),

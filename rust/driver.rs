@@ -176,7 +176,7 @@ fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> Result<BoundCard<'bound
     check_machine(pdev)?;
     let device: &Device<Bound> = pdev.as_ref();
     let region = pdev.iomap_region_sized::<BAR_SIZE>(0, c"fermata")?;
-    let bar = Bar::new(region.into_devres()?, device);
+    let bar = Bar::new(region.into_devres()?, device)?;
     let identity = bar.identify().inspect_err(|_| {
         dev_err!(
             pdev,

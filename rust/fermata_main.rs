@@ -25,6 +25,7 @@ mod delayed_work;
 mod delivery;
 mod dma_memory;
 mod driver;
+mod dump;
 mod engine_id;
 mod fdinfo;
 mod file;
@@ -64,6 +65,7 @@ mod uapi;
 mod user_memory;
 mod vector;
 mod wait_queue;
+mod write_log;
 
 use chardev::Class;
 use kernel::prelude::*;

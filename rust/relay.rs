@@ -26,11 +26,13 @@ const ENTRY_SIZE: usize = 128;
 /// Words of the part of the records that a slot owns.
 const SLOT_WORDS: usize = 0x400 / 8;
 /// Records that a slot keeps.
-const RECORDS: usize = 8;
+pub(crate) const RECORDS: usize = 8;
 /// Words of a record.
-const RECORD_WORDS: usize = 8;
+pub(crate) const RECORD_WORDS: usize = 8;
 /// The first word of a record that is not written yet: no context has this cookie.
 const NO_COOKIE: u64 = u64::MAX;
+/// The word of a record that has the address of a fault.
+const FAULT_WORD: usize = 5;
 /// The word that counts completion events, in the part of a slot.
 const EVENTS_WORD: usize = 0x200 / 8;
 /// Result registers of a context.
@@ -188,6 +190,16 @@ impl Relay {
         self.word(slot, EVENTS_WORD)
     }
 
+    /// Copies the records of a slot as they are, but for the addresses of faults. Any context.
+    pub(crate) fn copy_records(&self, slot: SlotId, records: &mut [[u64; RECORD_WORDS]; RECORDS]) {
+        for (n, word) in records.as_flattened_mut().iter_mut().enumerate() {
+            *word = match n % RECORD_WORDS {
+                FAULT_WORD => 0,
+                _ => self.word(slot, n),
+            };
+        }
+    }
+
     /// Returns the record of run number `run` of a slot, if the card has written one that is
     /// valid. Any context.
     pub(crate) fn record(&self, slot: SlotId, run: u32) -> Option<Record> {
@@ -232,7 +244,7 @@ impl Relay {
                 left,
             },
             cookie,
-            fault_address: word(5),
+            fault_address: word(FAULT_WORD),
             fault_is_write: next >> 32 & 2 != 0,
             // A run that did not work has written no results.
             results_lost: worked == 0 || last >> 40 & 1 != 0,

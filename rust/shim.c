@@ -3,6 +3,7 @@
 #include <linux/anon_inodes.h>
 #include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/devcoredump.h>
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -25,6 +26,7 @@
 #include <linux/spinlock.h>
 #include <linux/time_namespace.h>
 #include <linux/user_namespace.h>
+#include <linux/utsname.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
@@ -379,6 +381,20 @@ unsigned long fermata_memlock_limit(void)
 bool fermata_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
+}
+
+const char *fermata_kernel_release(void)
+{
+	return init_utsname()->release;
+}
+
+/*
+ * Gives @text, which is from vmalloc(), to the kernel: root can read it for some
+ * minutes.  Without CONFIG_DEV_COREDUMP, or if @dev has a dump, it is freed.
+ */
+void fermata_dump(struct device *dev, void *text, size_t length)
+{
+	dev_coredumpv(dev, text, length, GFP_KERNEL);
 }
 
 #ifdef CONFIG_LOCKDEP

@@ -42,6 +42,7 @@ unsafe extern "C" {
         operations: *const bindings::file_operations,
         hold: *mut c_void,
     ) -> *mut bindings::file;
+    pub(crate) fn fermata_dump(dev: &Device, text: *mut c_void, length: usize);
     pub(crate) fn fermata_put_pages(pages: *mut *mut bindings::page, count: c_ulong);
     pub(crate) fn fermata_nth_page(page: *mut bindings::page, n: c_ulong) -> *mut bindings::page;
 
@@ -62,6 +63,7 @@ unsafe extern "C" {
     pub(crate) safe fn fermata_memlock_limit() -> c_ulong;
     pub(crate) safe fn fermata_policy_parameter() -> *const c_char;
     pub(crate) safe fn fermata_fatal_signal_pending() -> bool;
+    pub(crate) safe fn fermata_kernel_release() -> *const c_char;
     #[cfg(CONFIG_LOCKDEP)]
     pub(crate) safe fn fermata_unplug_teach();
     #[cfg(CONFIG_LOCKDEP)]
@@ -97,6 +99,8 @@ safe_functions! {
         slack: u64,
         mode: bindings::hrtimer_mode
     ) -> c_int;
+    /// Returns the seconds since 1970.
+    fn ktime_get_real_seconds() -> bindings::time64_t;
     /// Waits for an RCU grace period. May sleep.
     fn synchronize_rcu();
     /// Returns a reference to the eventfd of a descriptor of the caller, or an error.

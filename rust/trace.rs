@@ -140,7 +140,7 @@ pub(crate) fn end(reason: EndReason) -> Option<u32> {
         EndReason::Fault => Some(3),
         EndReason::SnapshotError => Some(4),
         EndReason::Dropped => Some(5),
-        EndReason::Aborted => None,
+        EndReason::Aborted(_) => None,
     }
 }
 

@@ -196,80 +196,6 @@ FM_TEST(reset, point_17_calls_race_with_resets)
 
 /* --- errors of the link ------------------------------------------------------------ */
 
-#define AER_INJECT	"/dev/aer_inject"
-
-/* The argument of the kernel's aer_inject. */
-struct aer_error {
-	u8 bus;
-	u8 dev;
-	u8 fn;
-	u32 uncorrectable;
-	u32 correctable;
-	u32 header_log[4];
-	u32 domain;
-};
-
-#define COR_RECEIVER	(1U << 0)
-/* Not fatal: completion time-out, completer abort, unsupported request. */
-#define UNC_TIMEOUT	(1U << 14)
-#define UNC_COMPLETER	(1U << 15)
-#define UNC_UNSUPPORTED	(1U << 20)
-#define UNC_DATA_LINK	(1U << 4)	/* data link protocol: fatal */
-
-/* Path of a file of the port above the card. */
-static const char *port_file(const char *name)
-{
-	static char path[4096 + 64];
-	char link[128], real[4096];
-
-	snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s/..", fm_pci());
-	if (!realpath(link, real))
-		fm_die("%s: %s", link, strerror(errno));
-	snprintf(path, sizeof(path), "%s%s", real, name);
-	return path;
-}
-
-/* Reports errors, as seen by the card or by the port above it: 0 or a negative errno. */
-static int inject(bool by_port, u32 correctable, u32 uncorrectable)
-{
-	const char *name = by_port ? strrchr(port_file(""), '/') + 1 : fm_pci();
-	struct aer_error error = { .correctable = correctable, .uncorrectable = uncorrectable };
-	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	unsigned int domain, bus, dev, fn;
-	int fd, rc;
-
-	if (sscanf(name, "%x:%x:%x.%x", &domain, &bus, &dev, &fn) != 4)
-		return -ENOENT;
-	error.domain = domain;
-	error.bus = bus;
-	error.dev = dev;
-	error.fn = fn;
-	fd = open(AER_INJECT, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	/* Retry while the kernel has not handled the last error yet. */
-	do {
-		rc = write(fd, &error, sizeof(error)) < 0 ? -errno : 0;
-		fm_sleep_us(1000);
-	} while (rc == -EBUSY && fm_now() < end);
-	fm_tally("errors of the link", 1);
-	close(fd);
-	return rc;
-}
-
-/* Whether the card is on the root bus, without a port that could report errors. */
-static bool has_no_port(void)
-{
-	const char *pci = fm_pci();
-
-	return !pci || !strncmp(pci, "0000:00:", 8);
-}
-
-static bool no_errors_to_be_had(void)
-{
-	return access(AER_INJECT, W_OK) || has_no_port() || fm_slot_of(FM_MEM) < 0;
-}
-
 struct link_error {
 	bool by_port;
 	u32 uncorrectable;
@@ -288,9 +214,9 @@ static void inject_until_preempted(struct fm_ctx *c, const struct link_error *er
 		if (fm_now() > end)
 			fm_die("not preempted");
 		if (fm_now() > again) {
-			rc = inject(error->by_port, 0, error->uncorrectable);
+			rc = fm_link_error(error->by_port, 0, error->uncorrectable);
 			if (rc)
-				fm_die("%s: %s", AER_INJECT, strerror(-rc));
+				fm_die("an error of the link: %s", strerror(-rc));
 			/* Within the duration of the job, some seconds. */
 			again = fm_now() + 500 * FM_MS;
 		}
@@ -302,19 +228,19 @@ static void inject_until_preempted(struct fm_ctx *c, const struct link_error *er
 FM_TEST(reset, point_17_jobs_go_on_after_an_error_that_is_not_fatal)
 {
 	static const struct link_error errors[RESETS] = {
-		{ false, UNC_COMPLETER }, { false, UNC_UNSUPPORTED }, { false, UNC_TIMEOUT },
-		{ true, UNC_TIMEOUT }, { true, UNC_UNSUPPORTED },
+		{ false, FM_UNC_COMPLETER }, { false, FM_UNC_UNSUPPORTED }, { false, FM_UNC_TIMEOUT },
+		{ true, FM_UNC_TIMEOUT }, { true, FM_UNC_UNSUPPORTED },
 	};
 	struct tenants t;
 	u64 lost;
 	int i;
 
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
 	begin(&t, false);
 	until_at_work(&t);
 	/* Correctable: the hardware has corrected it. */
-	ASSERT_EQ(0, inject(false, COR_RECEIVER, 0));
+	ASSERT_EQ(0, fm_link_error(false, FM_COR_RECEIVER, 0));
 	lost = card_key(card_cmd("state slot=0"), "lost_reads");
 	for (i = 0; i < RESETS; i++) {
 		until_at_work(&t);
@@ -352,9 +278,9 @@ static void error_with_loss(struct __test_metadata *_metadata, bool by_port, u32
 	until_at_work(&t);
 	if (silent)
 		fall_silent(_metadata, &t.c[RUNS]);
-	if (silent && uncorrectable != UNC_DATA_LINK)
+	if (silent && uncorrectable != FM_UNC_DATA_LINK)
 		card_fault(0, "dead=0");
-	ASSERT_EQ(0, inject(by_port, 0, uncorrectable));
+	ASSERT_EQ(0, fm_link_error(by_port, 0, uncorrectable));
 	fm_wait(t.c[ELSEWHERE].fd, FERMATA_EVENT_DONE);
 	fm_wait(t.c[RUNS].fd, FERMATA_EVENT_DONE);
 	for (i = 0; i < ALL; i++) {
@@ -379,30 +305,30 @@ static void error_with_loss(struct __test_metadata *_metadata, bool by_port, u32
 
 FM_TEST(reset, point_17_a_fatal_error_costs_what_is_on_the_card)
 {
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
-	error_with_loss(_metadata, false, UNC_DATA_LINK, false);
+	error_with_loss(_metadata, false, FM_UNC_DATA_LINK, false);
 }
 
 FM_TEST(reset, a_fatal_error_of_the_port)
 {
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
-	error_with_loss(_metadata, true, UNC_DATA_LINK, false);
+	error_with_loss(_metadata, true, FM_UNC_DATA_LINK, false);
 }
 
 FM_TEST(reset, a_fatal_error_after_the_card_has_fallen_silent)
 {
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
-	error_with_loss(_metadata, true, UNC_DATA_LINK, true);
+	error_with_loss(_metadata, true, FM_UNC_DATA_LINK, true);
 }
 
 FM_TEST(reset, an_error_that_is_not_fatal_after_the_card_has_fallen_silent)
 {
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
-	error_with_loss(_metadata, true, UNC_TIMEOUT, true);
+	error_with_loss(_metadata, true, FM_UNC_TIMEOUT, true);
 }
 
 /* The kernel has found the function with its memory disabled, as without firmware to enable it. */
@@ -412,7 +338,7 @@ FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
 	char path[128];
 	int fd;
 
-	if (no_errors_to_be_had())
+	if (fm_no_link_errors() || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no aer_inject, or no slot with membench");
 	ASSERT_EQ(0, fm_unbind());
 	fd = fm_pci_config(O_WRONLY);
@@ -422,7 +348,7 @@ FM_TEST(reset, point_17_a_fatal_error_of_a_function_that_the_driver_has_enabled)
 	ASSERT_EQ(0, fm_put(path, "1"));
 	ASSERT_EQ(0, fm_put("/sys/bus/pci/rescan", "1"));
 	fm_until_node();
-	error_with_loss(_metadata, false, UNC_DATA_LINK, false);
+	error_with_loss(_metadata, false, FM_UNC_DATA_LINK, false);
 }
 
 /* The card does not answer any more, is removed, and found again after a reset of its bus. */
@@ -434,7 +360,7 @@ FM_TEST(reset, a_card_that_has_dropped_off_is_found_again)
 	struct tenants t;
 	int i;
 
-	if (has_no_port() || fm_slot_of(FM_MEM) < 0)
+	if (!fm_port_file("") || fm_slot_of(FM_MEM) < 0)
 		SKIP(return, "no port above the card, or no slot with membench");
 	begin(&t, true);
 	until_at_work(&t);
@@ -445,7 +371,7 @@ FM_TEST(reset, a_card_that_has_dropped_off_is_found_again)
 	}
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/remove", fm_pci());
 	/* Its files go away with the card. */
-	snprintf(port, sizeof(port), "%s", port_file("/reset_subordinate"));
+	snprintf(port, sizeof(port), "%s", fm_port_file("/reset_subordinate"));
 	ASSERT_EQ(0, fm_put(path, "1"));
 	EXPECT_NE(0, access(fm_dev(), F_OK));
 	EXPECT_EQ(pins, fm_pins());

@@ -232,6 +232,9 @@ impl Card {
             state.scheduler.note_start(slot, now());
         }
         self.note_load(state, outbox);
+        if let Some(trouble) = outbox.trouble.take() {
+            self.dump_slot(state, trouble);
+        }
         result
     }
 
@@ -285,14 +288,16 @@ impl Card {
 
     /// Reads the status of `slot`. A slot of a base card that is held in reset answers no read, and
     /// is idle by definition: a read of the manager pushes the reset instead.
-    fn status_of(&self, state: &State, slot: SlotId) -> Status {
+    fn status_of(&self, state: &mut State, slot: SlotId) -> Status {
         // Each read of a card that is gone may take as long as the link's time-out.
         if self.presence.is_dead() {
             return Status::ALL_ONES;
         }
         let is_held = state.slots.in_reset & slot.bit() != 0;
         if !(self.identity.is_base && is_held) {
-            return Status::from_raw(self.bar.status(slot));
+            let raw = self.bar.status(slot);
+            state.slots[slot].status = Some((raw, now()));
+            return Status::from_raw(raw);
         }
         match self.bar.push_reset() {
             true => Status::from_raw(0),
@@ -321,6 +326,7 @@ impl Card {
                     is_write: record.fault_is_write,
                 };
                 self.note_fault(state, slot, outbox.fault);
+                self.note_refused(state, slot, outbox.fault);
             }
             self.call(state, outbox, |scheduler, at, out| {
                 scheduler.take_record(at, slot, &record.run, out);
@@ -367,11 +373,13 @@ impl Card {
     /// counter of completions. Notes if the card is gone.
     fn read_more(&self, state: &mut State, slot: SlotId, status: Status, outbox: &mut Outbox) {
         if status.is_gone() {
+            self.dump_death(state, slot);
             self.tell_death(slot);
         } else if status.fault() {
             match self.bar.fault(slot) {
                 Ok(fault) => {
                     self.note_fault(state, slot, fault);
+                    self.note_refused(state, slot, fault);
                     outbox.fault = fault;
                 }
                 Err(_) => {

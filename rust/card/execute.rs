@@ -3,6 +3,7 @@
 //! Executing the scheduler's actions.
 
 use super::{
+    dump::SlotTrouble,
     now,
     state::{context_of, Slots, State},
     Card,
@@ -49,6 +50,8 @@ pub(super) struct Outbox {
     started: u8,
     /// The last Load that was measured.
     pub(super) load: Option<MeasuredLoad>,
+    /// What has gone wrong.
+    pub(super) trouble: Option<SlotTrouble>,
 }
 
 /// A Load that was measured.
@@ -248,8 +251,10 @@ impl Executor<'_> {
     fn end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
         self.slots[slot].histograms.note_end(run);
         let card = self.card;
+        let trouble = SlotTrouble::of_end(slot, ctx, run, self.relay.is_some());
+        self.outbox.trouble = self.outbox.trouble.take().or(trouble);
         let queues = card.slots[slot.index()].queues;
-        if run.reason != EndReason::Aborted {
+        if !matches!(run.reason, EndReason::Aborted(_)) {
             // An engine with a queue may have reported completions before it left the slot.
             self.slots[slot].await_end(1 + u8::from(queues));
         }
@@ -260,7 +265,7 @@ impl Executor<'_> {
         if run.reason == EndReason::Fault {
             context.image().note_fault(self.outbox.fault);
         }
-        if matches!(run.reason, EndReason::Aborted | EndReason::Dropped) {
+        if matches!(run.reason, EndReason::Aborted(_) | EndReason::Dropped) {
             return;
         }
         if self.relay.is_some() {
@@ -283,6 +288,8 @@ impl Executor<'_> {
             "slot {} does not come out of reset: out of use\n",
             slot.index()
         );
+        let trouble = self.outbox.trouble.take();
+        self.outbox.trouble = trouble.or(Some(SlotTrouble::of_quarantine(slot, ctx)));
         if let Some(ctx) = ctx {
             self.notify(ctx, Notice::Stuck);
         }

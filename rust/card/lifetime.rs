@@ -50,6 +50,7 @@ impl Card {
         }
         client::revoke(&clients, &self.delivery);
         self.sweeper.stop();
+        self.dumper.stop();
         let relay = self.state.lock().relay.take();
         // Not under the raw lock.
         drop(relay);
@@ -203,6 +204,7 @@ impl Card {
         state.slots.reset();
         for slot in slot_ids(self.identity.slots) {
             let status = Status::from_raw(self.bar.status(slot));
+            state.slots[slot].status = Some((status.raw(), now()));
             if status.is_gone() {
                 // Events of the card are never refused.
                 let _ = self.handle(&mut state, Event::Status { slot, status });

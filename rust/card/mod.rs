@@ -4,6 +4,7 @@
 
 mod calls;
 mod config;
+mod dump;
 mod events;
 mod execute;
 mod groups;
@@ -25,6 +26,7 @@ use crate::{
     bus_watch::BusWatch,
     delayed_work::DelayedWork,
     delivery::Delivery,
+    dump::Dumper,
     engine_id::EngineId,
     gate::UnplugGuard,
     limits::Limits,
@@ -110,6 +112,9 @@ pub(crate) struct Card {
     /// Queued under the registry's lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
+    /// Makes dumps of hangs.
+    #[pin]
+    dumper: Dumper,
     #[pin]
     events: [SlotEvents; MAX_SLOTS],
 }
@@ -215,9 +220,9 @@ impl Card {
                 bystanders: Arc::pin_init(Notifier::new(), GFP_KERNEL)?,
                 state <- new_raw_spinlock!(state, "fermata_card"),
                 registry <- new_mutex!(Registry::new(limits.contexts)?, "fermata_registry"),
-                // SAFETY: `OFFSET` is that of this field. `shut_down`, which is called before the
-                // card is dropped, stops the work, and it is not queued afterwards.
+                // SAFETY: `OFFSET` is that of this field; `shut_down` stops the work for good.
                 sweeper <- unsafe { DelayedWork::new() },
+                dumper <- Dumper::new(pdev.as_ref())?,
                 events <- pin_init::pin_init_array_from_fn(|n| {
                     // CAST: below MAX_SLOTS.
                     SlotEvents::new(n as u8)

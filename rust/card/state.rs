@@ -4,6 +4,7 @@
 
 use super::now;
 use crate::{
+    dump::RefusedAccess,
     image::{ContextRef, ShadowRegs},
     measure::SlotHistograms,
     regs::MAX_SLOTS,
@@ -54,6 +55,10 @@ pub(super) struct CardSlot {
     /// The status is to be read when the timer of the slot fires, which it does at once.
     pub(super) is_unread: bool,
     pub(super) histograms: SlotHistograms,
+    /// The status that was read last, and when, for dumps.
+    pub(super) status: Option<(u64, Time)>,
+    /// The last access that the window has refused, for dumps.
+    pub(super) refused: Option<RefusedAccess>,
 }
 
 /// Maximum number of interrupts of a slot that may still come after their events were read: one
@@ -101,6 +106,8 @@ impl Slots {
                 awaited_ends: 0,
                 is_unread: false,
                 histograms <- init_zeroed(),
+                status: None,
+                refused: None,
             })
         });
         Ok(Self {

@@ -12,11 +12,9 @@
 use super::context::{JobState, OnStop, Restarts};
 use super::event::{Cx, NewJob, PastJobs};
 use super::ids::ContextIndex;
-use super::slot_fsm::Outcome;
 use super::state::Scheduler;
 use super::{
-    Action, ContextId, Duration, Event, Failure, PauseCause, Refusal, RunRecord, SlotId, Status,
-    Time, Wake,
+    Action, ContextId, Duration, Event, PauseCause, Refusal, RunRecord, SlotId, Status, Time, Wake,
 };
 
 /// Events.
@@ -427,7 +425,7 @@ impl Scheduler {
                     self.slots[slot].payer = None;
                     self.slots[slot].fsm.drop_job(cx);
                 } else {
-                    self.abort(cx, slot, Outcome::Failed(Failure::Protocol));
+                    self.abort(cx, slot);
                 }
             }
         } else {

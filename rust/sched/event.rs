@@ -209,8 +209,8 @@ pub enum EndReason {
     Fault,
     /// The job's state could not be saved or restored.
     SnapshotError,
-    /// The slot is reset.
-    Aborted,
+    /// The slot is reset: the job fails for this reason, or `None`: its context is closed.
+    Aborted(Option<Failure>),
     /// A relay has stopped the job without saving it, or has not started it.
     Dropped,
 }

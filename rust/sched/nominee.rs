@@ -173,7 +173,7 @@ impl Scheduler {
         let progress = match is_known {
             true => slot.fsm.record(cx, &record),
             // The card runs a context that it was not told to run.
-            false => slot.fsm.abort(cx, Outcome::Failed(Failure::Protocol)),
+            false => slot.fsm.abort(cx, Some(Failure::Protocol)),
         };
         match progress.after {
             After::Vacant {

@@ -106,6 +106,18 @@ pub enum SlotState {
 }
 
 impl SlotState {
+    /// Returns its name, for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vacant => "vacant",
+            Self::Running(_) => "running",
+            Self::Pausing(_) => "pausing",
+            Self::Resetting(_) => "resetting",
+            Self::Quarantined => "quarantined",
+            Self::Gone => "gone",
+        }
+    }
+
     /// Returns the context that is on the slot.
     pub fn context(self) -> Option<ContextId> {
         match self {

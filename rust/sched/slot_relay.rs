@@ -157,7 +157,7 @@ impl SlotFsm {
         // On the way to a boundary the job still works: that time is no part of a save.
         let at_once = run.pause.is_some_and(|pause| !pause.boundary);
         let Some((reason, outcome)) = Self::outcome(record.reason, run) else {
-            return self.abort(cx, Outcome::Failed(Failure::Protocol));
+            return self.abort(cx, Some(Failure::Protocol));
         };
         let end = End {
             reason,

@@ -163,14 +163,15 @@ impl SlotFsm {
         }
     }
 
-    /// Stops the job by force.
-    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, outcome: Outcome) -> Progress {
-        let over = self.end_run(cx, End::of(EndReason::Aborted));
+    /// Stops the job by force, because it fails, or `None`: because its context is closed.
+    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, failure: Option<Failure>) -> Progress {
+        let over = self.end_run(cx, End::of(EndReason::Aborted(failure)));
         let Some(over) = over else {
             return Progress::NONE;
         };
         self.stats.resets += 1;
         self.idle_since = None;
+        let outcome = Outcome::Failed(failure.unwrap_or(Failure::Protocol));
         self.hold_reset(cx, over.ctx, outcome, 0);
         Progress {
             over: Some(over),
@@ -197,7 +198,7 @@ impl SlotFsm {
                 self.read_status(cx);
                 return Progress::NONE;
             }
-            StatusClass::Violation => return self.abort(cx, Outcome::Failed(Failure::Protocol)),
+            StatusClass::Violation => return self.abort(cx, Some(Failure::Protocol)),
             StatusClass::Paused => (EndReason::Paused, Outcome::Saved),
             StatusClass::Empty => (EndReason::Empty, Outcome::Empty),
             StatusClass::Finished => (EndReason::Finished, Outcome::Finished),
@@ -240,7 +241,7 @@ impl SlotFsm {
         };
         if is_running && run.pause.is_some_and(|pause| pause.last) {
             self.stats.timeouts += 1;
-            return self.abort(cx, Outcome::Failed(Failure::PreemptTimeout));
+            return self.abort(cx, Some(Failure::PreemptTimeout));
         }
         run.suspect = false;
         run.seen_running |= is_running;

@@ -158,9 +158,9 @@ impl Scheduler {
         self.forget_plans(class);
     }
 
-    /// Stops the job on a slot by force.
-    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, id: SlotId, outcome: Outcome) {
-        let progress = self.slots[id].fsm.abort(cx, outcome);
+    /// Stops the job on a slot by force, because its context is closed.
+    pub(super) fn abort(&mut self, cx: &mut Cx<'_>, id: SlotId) {
+        let progress = self.slots[id].fsm.abort(cx, None);
         self.end_run(cx.now, id, progress.over);
     }
 

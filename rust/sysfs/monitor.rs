@@ -11,7 +11,7 @@
 
 use super::{
     lines::{Lines, Part},
-    values::{number_on, state_name},
+    values::number_on,
 };
 use crate::{
     card::Card,
@@ -59,7 +59,7 @@ fn write_slot(line: &mut Part<'_>, card: &Card, slot: SlotId) -> core::fmt::Resu
         "slot={} engine={} state={} context={}",
         slot.index(),
         card.engine_id(slot),
-        state_name(view.state),
+        view.state.name(),
         number_on(view.state),
     ))?;
     line.write_fmt(fmt!(

@@ -157,7 +157,7 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     SlotValue {
         name: c"state",
         mode: 0o444,
-        read: SlotRead::Any(|card, slot| Value::Text(state_name(card.slot_view(slot).state))),
+        read: SlotRead::Any(|card, slot| Value::Text(card.slot_view(slot).state.name())),
     },
     // Only the administrator may know which context is on the slot.
     SlotValue {
@@ -185,18 +185,6 @@ pub(super) const OF_SLOT: [SlotValue; 20] = [
     figure(c"save_ns", |view| view.stats.save.as_ns()),
     figure(c"restore_ns", |view| view.stats.restore.as_ns()),
 ];
-
-/// Returns the name of the state of a slot.
-pub(super) fn state_name(state: SlotState) -> &'static str {
-    match state {
-        SlotState::Vacant => "vacant",
-        SlotState::Running(_) => "running",
-        SlotState::Pausing(_) => "pausing",
-        SlotState::Resetting(_) => "resetting",
-        SlotState::Quarantined => "quarantined",
-        SlotState::Gone => "gone",
-    }
-}
 
 /// Returns the number of the context that is on a slot in this state; 0: none.
 pub(super) fn number_on(state: SlotState) -> u32 {

@@ -377,6 +377,65 @@ int fm_unbind(void)
 	return rc;
 }
 
+#define AER_INJECT	"/dev/aer_inject"
+
+/* The argument of the kernel's aer_inject. */
+struct aer_error {
+	u8 bus;
+	u8 dev;
+	u8 fn;
+	u32 uncorrectable;
+	u32 correctable;
+	u32 header_log[4];
+	u32 domain;
+};
+
+const char *fm_port_file(const char *name)
+{
+	static char path[4096 + 64];
+	char link[128], real[4096];
+
+	if (!fm_pci() || !strncmp(fm_pci(), "0000:00:", 8))
+		return NULL;
+	snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s/..", fm_pci());
+	if (!realpath(link, real))
+		fm_die("%s: %s", link, strerror(errno));
+	snprintf(path, sizeof(path), "%s%s", real, name);
+	return path;
+}
+
+bool fm_no_link_errors(void)
+{
+	return access(AER_INJECT, W_OK) || !fm_port_file("");
+}
+
+int fm_link_error(bool by_port, u32 correctable, u32 uncorrectable)
+{
+	struct aer_error error = { .correctable = correctable, .uncorrectable = uncorrectable };
+	const char *name = by_port ? strrchr(fm_port_file(""), '/') + 1 : fm_pci();
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
+	unsigned int domain, bus, dev, fn;
+	int fd, rc;
+
+	if (sscanf(name, "%x:%x:%x.%x", &domain, &bus, &dev, &fn) != 4)
+		return -ENOENT;
+	error.domain = domain;
+	error.bus = bus;
+	error.dev = dev;
+	error.fn = fn;
+	fd = open(AER_INJECT, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	/* Retry while the kernel has not handled the last error yet. */
+	do {
+		rc = write(fd, &error, sizeof(error)) < 0 ? -errno : 0;
+		fm_sleep_us(1000);
+	} while (rc == -EBUSY && fm_now() < end);
+	fm_tally("errors of the link", 1);
+	close(fd);
+	return rc;
+}
+
 /* The kernel's log from here on. */
 void fm_log_clear(void)
 {

@@ -136,6 +136,21 @@ bool fm_reset_by(const char *method);
 int fm_reset(void);
 int fm_unbind(void);
 int fm_bind(void);
+
+/* Errors of the card's link, as the kernel's aer_inject reports them: correctable, and not. */
+#define FM_COR_RECEIVER		(1U << 0)
+/* Not fatal: completion time-out, completer abort, unsupported request. */
+#define FM_UNC_TIMEOUT		(1U << 14)
+#define FM_UNC_COMPLETER	(1U << 15)
+#define FM_UNC_UNSUPPORTED	(1U << 20)
+#define FM_UNC_DATA_LINK	(1U << 4)	/* data link protocol: fatal */
+
+/* Whether there is no aer_inject, or the card has no port that could report errors. */
+bool fm_no_link_errors(void);
+/* Lets the PCI core handle such errors, of the card or of the port above it: 0 or a negative errno. */
+int fm_link_error(bool by_port, u32 correctable, u32 uncorrectable);
+/* Path of a file of the port above the card; NULL: the card is on the root bus. */
+const char *fm_port_file(const char *name);
 void fm_log_clear(void);
 bool fm_log_has(const char *text);
 /* The enable count of the PCI function, or a negative errno. */

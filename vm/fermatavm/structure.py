@@ -30,8 +30,8 @@ RETIRED = {
     "virtual_ns",
 }
 # Folders whose files docs/architecture.md names one by one.
-NAMED = (".", "card", "context", "sched")
-MODULE = (".", "card", "context", "ioctl", "measure", "sched", "sysfs")
+NAMED = (".", "card", "context", "dump", "sched")
+MODULE = (".", "card", "context", "dump", "ioctl", "measure", "sched", "sysfs")
 
 STRING = re.compile(r'//[^\n]*|/\*.*?\*/|b?r?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
 IMPL = re.compile(r"^[ ]*(?:unsafe )?(?:impl|trait)\b(?:<[^{]*?>)? ([^{;]*? for )?(?:\w+::)*(\w+)[^{;]*\{", re.M)

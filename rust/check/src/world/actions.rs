@@ -64,7 +64,7 @@ impl World {
             } => self.pause_written(slot.index(), ctx, boundary, cause),
             Action::Reset { slot, hold, .. } => self.reset_written(slot.index(), hold),
             Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
-            Action::Ended { run, .. } if run.reason == EndReason::Aborted => {}
+            Action::Ended { run, .. } if matches!(run.reason, EndReason::Aborted(_)) => {}
             Action::Ended { slot, ctx, .. } => self.captured(slot.index(), ctx.index()),
         }
     }

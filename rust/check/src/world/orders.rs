@@ -32,7 +32,7 @@ impl World {
             }
             // The driver reads no results of a run that was not saved.
             Action::Ended { run, .. }
-                if matches!(run.reason, EndReason::Aborted | EndReason::Dropped) => {}
+                if matches!(run.reason, EndReason::Aborted(_) | EndReason::Dropped) => {}
             Action::Ended { slot, ctx, .. } => self.results_read(slot.index(), ctx.index()),
             Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
             // A relay closes the window of a slot itself.

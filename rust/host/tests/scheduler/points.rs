@@ -6,8 +6,8 @@ use crate::model::card::Engine;
 use crate::model::check::{ended, pause, start};
 use crate::model::{ns, sid, SlotPlan, World, BASE, IRQ, MS, US};
 use fermata_sched_host::sched::{
-    Action, Duration, Event, Failure, JobState, NewJob, Params, PauseCause, Profile, SlotState,
-    Wake,
+    Action, Duration, EndReason, Event, Failure, JobState, NewJob, Params, PauseCause, Profile,
+    SlotState, Wake,
 };
 
 const S0: fermata_sched_host::sched::SlotId = match fermata_sched_host::sched::SlotId::new(0) {
@@ -904,4 +904,36 @@ fn gone_ends_everything() {
         assert!(world.released.contains(&ctx));
     }
     assert!(world.open(0, Params::DEFAULT).is_err());
+}
+
+/// How runs of slot 0 ended that were stopped by a reset.
+fn aborts(world: &World) -> Vec<Option<Failure>> {
+    let aborted = world.log.iter().filter_map(|(_, action)| match action {
+        Action::Ended { run, .. } => match run.reason {
+            EndReason::Aborted(failure) => Some(failure),
+            _ => None,
+        },
+        _ => None,
+    });
+    aborted.collect()
+}
+
+/// The driver makes a dump for a failure, and none for a context that is closed.
+#[test]
+fn point_04_an_abort_says_whether_the_job_failed() {
+    for plan in [IRQ, BASE] {
+        let mut world = World::new(&[plan], 8);
+        let [a, b] = [world.tenant(2 * MS), world.tenant(2 * MS)];
+        world.start(a, 20 * MS).unwrap();
+        world.run_for(MS);
+        world.close(a).unwrap();
+        assert_eq!(aborts(&world), [None]);
+        world.run_for(10 * MS);
+        world.start(b, 20 * MS).unwrap();
+        world.run_for(5 * MS);
+        world.card.set_hang(0);
+        world.event(Event::Preempt { ctx: b, hold: true }).unwrap();
+        world.run_for(500 * MS);
+        assert_eq!(aborts(&world), [None, Some(Failure::PreemptTimeout)]);
+    }
 }

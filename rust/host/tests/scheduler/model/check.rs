@@ -398,7 +398,7 @@ impl World {
                     | Action::Overrun { .. }
                     | Action::Ended {
                         run: RunEnd {
-                            reason: EndReason::Aborted,
+                            reason: EndReason::Aborted(_),
                             ..
                         },
                         ..
@@ -444,7 +444,9 @@ fn plain(action: Action) -> Action {
             cause,
             late: None,
         },
-        Action::Ended { slot, ctx, run } if run.reason != EndReason::Aborted => ended(slot, ctx),
+        Action::Ended { slot, ctx, run } if !matches!(run.reason, EndReason::Aborted(_)) => {
+            ended(slot, ctx)
+        }
         action => action,
     }
 }
