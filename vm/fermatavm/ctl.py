@@ -145,6 +145,16 @@ def cards_are_specified(files):
     assert (node["path"], node["type"], node["permissions"]) == ("/dev/fermata0", "c", "rw"), node
 
 
+def dumps_are_explained(files):
+    [answer] = files.values("dump")
+    assert answer["reason"] == "preempt-timeout" and answer["complete"] and not answer["deleted"], answer
+    assert "was told to stop" in answer["happened"] and "ETIME" in answer["done"] and "preempt-timeout=" in answer["advice"], answer
+    assert answer["sections"]["slot 0"] and ["TRANSACTION_CTL[0]", "0x6"] in [line[1].split() for line in answer["sections"]["writes"]], answer
+    text = files.data("dump-text").decode()
+    for part in (answer["happened"], answer["done"], answer["advice"], "PAUSE", "resetting"):
+        assert part in text, (part, text)
+
+
 def errors_have_advice(files):
     [error], [container] = files.values("error"), files.values("container")
     assert "there is no context" in error["error"] and "there are" in error["advice"], error
@@ -280,6 +290,7 @@ JUDGED = {
     "the overview fits on a screen of 80x24": overviews_fit,
     "the specification for container runtimes has the card by both names": cards_are_specified,
     "an error as JSON has advice": errors_have_advice,
+    "a dump, explained, as text and as JSON": dumps_are_explained,
     "an error of several targets says which were done": errors_say_what_was_done,
     "control and set as JSON": answers_say_what_was_done,
     "top as JSON": top_has_intervals,

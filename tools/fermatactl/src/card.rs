@@ -37,6 +37,13 @@ impl FromStr for CardName {
     }
 }
 
+impl CardName {
+    /// Returns the card's number if the device has the usual name.
+    pub(crate) fn number(&self) -> Option<u32> {
+        number_of(&self.0)
+    }
+}
+
 impl fmt::Display for CardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0.file_name().unwrap_or(self.0.as_os_str());
@@ -150,7 +157,7 @@ impl Card {
 
     /// Returns the card's number if the device has the usual name.
     pub(crate) fn number(&self) -> Option<u32> {
-        number_of(&self.name.0)
+        self.name.number()
     }
 
     /// Returns the error for a refused call.

@@ -204,7 +204,7 @@ mod tests {
         ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
     ];
     /// Options and arguments with other values.
-    const NO_NUMBERS: [&str; 24] = [
+    const NO_NUMBERS: [&str; 25] = [
         "access",
         "card",
         "cards",
@@ -222,6 +222,7 @@ mod tests {
         "remove",
         "shell",
         "socket",
+        "source",
         "sort",
         "svg",
         "user",

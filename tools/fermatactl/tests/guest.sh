@@ -392,6 +392,33 @@ for example in /examples/hold /examples/hold-rust; do
 	point "$example was taken off its slot" grep -qE "taken off [1-9]" /tmp/held
 done
 
+# --- dump ----------------------------------------------------------------
+point "a card without a dump" says "fermata0 has no dump" ctl dump 0
+point "no dump of any card" says "no card has a dump" ctl dump
+fermatactl run counter_up --count $forever --set preempt-timeout=20ms >/dev/null 2>&1 &
+hangs=$!
+until ctl list | grep -q "running.*fermatactl run"; do sleep 0.1; done
+C=$(ctl list | awk '/fermatactl run/ { print $1 }')
+exec 5<>/dev/virtio-ports/fermata.card0
+echo "1 fault slot=0 hang=1" >&5
+head -n 1 <&5 >/dev/null
+ctl preempt 0 "$C"
+wait $hangs
+until ls /sys/class/devcoredump/devcd*/data >/dev/null 2>&1; do sleep 0.1; done
+ctl dump >/report/dump-text
+point "the dump of a hang, as JSON" json dump dump 0
+point "a dump is for root only" says "sudo fermatactl dump" tenant "fermatactl dump 0"
+point "a dump of another card" says "fermata7 has no dump" ctl dump 7
+point "a dump as the driver has written it" sh -c 'fermatactl dump --raw >/tmp/dump && head -n 1 /tmp/dump | grep -qx "fermata-dump 1" && tail -n 1 /tmp/dump | grep -qx "\[end\]"'
+point "a dump in a file, for a tenant" sh -c 'su tenant -c "fermatactl dump /tmp/dump" | cmp - /report/dump-text'
+point "a dump from the standard input" sh -c 'fermatactl dump - </tmp/dump | cmp - /report/dump-text'
+point "a file that is no dump" says "/etc/passwd: not a dump of fermata" ctl dump /etc/passwd
+point "a file that there is not" says "/nowhere/dump: No such file" ctl dump /nowhere/dump
+point "a file is not deleted" wrong "only a dump that the kernel keeps" ctl dump --delete /tmp/dump
+point "a dump is deleted once it was shown" sh -c 'fermatactl dump 0 --delete | cmp - /report/dump-text'
+until ! ls /sys/class/devcoredump/devcd*/data >/dev/null 2>&1; do sleep 0.1; done
+point "and is gone" says "fermata0 has no dump" ctl dump 0
+
 # --- pages and completions -----------------------------------------------
 # shellcheck disable=SC2016 # of the inner shell
 point "completions" sh -c 'for shell in bash zsh fish; do fermatactl completions $shell | grep -q preempt || exit 1; done'

@@ -3,6 +3,7 @@
 
 mod cdi;
 mod control;
+mod dump;
 mod exporter;
 mod groups;
 mod info;
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Hint(control::Hint),
     Stats(info::Stats),
     Trace(trace::Trace),
+    Dump(dump::Dump),
     #[command(flatten)]
     OfParser(OfParser),
 }
@@ -76,6 +78,7 @@ impl Command {
             Self::Enable(command) => command.run(out)?,
             Self::Hint(command) => command.run(out)?,
             Self::Stats(command) => command.run(out)?,
+            Self::Dump(command) => command.run(out)?,
             Self::Trace(command) => return command.run(out),
             Self::OfParser(command) => crate::write(command)?,
         }
