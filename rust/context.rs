@@ -183,8 +183,8 @@ impl Context {
         if !self.card.identity.has_window() && others.any(is_foreign) {
             return Err(EBUSY);
         }
-        let mut groups = registry.bounds_of(&self.client.opener, &self.card.limits);
-        if groups.any(|(group, bounds)| registry.members(group).count() >= bounds.contexts)
+        let mut all = registry.bounds_of(&self.client.opener, &self.card.limits);
+        if all.any(|bounds| registry.bound_by(&bounds).count() >= bounds.contexts)
             && !capability::has_cap_sys_resource()
         {
             return Err(errno::edquot());

@@ -1326,7 +1326,8 @@ struct fermata_group {
  *			percent of one slot, 1 to 800; 0, at first: no cap
  * @max_contexts:	in or out: maximum number of contexts that are set up, 1 to 65536;
  *			0, at first: that of the module parameter max_contexts_group;
- *			with @children: no limit
+ *			with @children: no limit for all together, and that one for
+ *			those in the cgroup itself
  * @slot_mask:		in or out: slots that serve only its contexts, a bit each; at
  *			first 0
  * @contexts:		out: contexts of the group, and of those below it, that are set up
@@ -1379,11 +1380,12 @@ struct fermata_group {
  *
  * EINVAL: FERMATA_GROUP_REMOVE is given with another flag than FERMATA_GROUP_USER, or this
  * one with @cgroup or FERMATA_GROUP_CHILDREN; or @slot_mask has a slot that does not
- * exist.  EPERM: the caller lacks CAP_SYS_ADMIN.  EBADF: @cgroup is not a descriptor of a cgroup's directory (version 2).  ENOENT: the cgroup was removed; or,
- * without flags and with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value is
- * out of range.  EBUSY: a slot serves only another group.  E2BIG: registered groups would
- * nest more than four deep.  ENOSPC: FERMATA_MAX_GROUPS are registered, all of cgroups
- * that exist.  ENOMEM.
+ * exist.  EPERM: the caller lacks CAP_SYS_ADMIN.  EBADF: @cgroup is not a descriptor of a
+ * cgroup's directory (version 2).  ENOENT: the cgroup was removed; or, without flags and
+ * with FERMATA_GROUP_REMOVE, it is not registered.  ERANGE: a value is out of range.
+ * EBUSY: a slot serves only another group.  E2BIG: registered groups would nest more than
+ * four deep.  ENOSPC: FERMATA_MAX_GROUPS are registered, all of users and of cgroups that
+ * exist.  ENOMEM.
  */
 struct fermata_group_set {
 	__u32 size;

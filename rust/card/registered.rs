@@ -58,8 +58,11 @@ pub(crate) struct GroupLimits {
     pub(crate) bytes: u64,
 }
 
-/// What is in force for a group as a whole.
+/// What is in force for some contexts together.
 pub(crate) struct Bounds {
+    pub(super) group: GroupKey,
+    /// They are the contexts of the group and of those below it, else only the group's own.
+    pub(super) of_subtree: bool,
     pub(crate) contexts: usize,
     pub(crate) bytes: u64,
     /// Bytes that no memory cgroup is charged for.
@@ -111,10 +114,11 @@ impl RegisteredGroups {
         Some(self.groups[place].how)
     }
 
-    /// Returns the cgroup of a level.
-    pub(super) fn level_cgroup(&self, group: GroupKey) -> Option<&Cgroup> {
-        let found = &self.groups[self.place_of(group).ok()?];
-        found.scope.cgroup().filter(|_| found.how.is_level)
+    /// Returns whether a group is a level, and a cgroup.
+    pub(super) fn is_cgroup_level(&self, group: GroupKey) -> bool {
+        let place = self.place_of(group).ok();
+        let found = place.map(|place| &self.groups[place]);
+        found.is_some_and(|found| found.how.is_level && found.scope.cgroup().is_some())
     }
 
     /// Returns where contexts of `opener` belong among the groups.
@@ -131,17 +135,17 @@ impl RegisteredGroups {
         GroupPath { group, level }
     }
 
-    /// Iterates over the groups that contexts of `opener` belong to, the nearest first.
-    pub(super) fn groups_of<'a>(
+    /// Iterates over what is in force for contexts of `opener`: for its group, and for each level
+    /// that it is below.
+    pub(super) fn bounds_of<'a>(
         &'a self,
         opener: &'a Opener,
-    ) -> impl Iterator<Item = GroupKey> + 'a {
-        let group = self.path_of(opener).group;
+        limits: &'a Limits,
+    ) -> impl Iterator<Item = Bounds> + 'a {
+        let own = self.bounds(self.path_of(opener).group, false, limits);
         let levels = self.levels(&opener.cgroup);
-        Iterator::chain(
-            core::iter::once(group),
-            levels.filter(move |&level| level != group),
-        )
+        let levels = levels.map(|level| self.bounds(level, true, limits));
+        Iterator::chain(core::iter::once(own), levels)
     }
 
     /// Iterates over the registered groups among a cgroup and those above it, the nearest first.
@@ -196,25 +200,30 @@ impl RegisteredGroups {
         Ok(())
     }
 
-    /// Returns what is in force for a group as a whole. Groups below a cgroup that is registered
-    /// with its children have limits of their own, so for them together there is none unless it is
-    /// set.
-    pub(super) fn bounds_of(&self, group: GroupKey, limits: &Limits) -> Bounds {
+    /// Groups below a cgroup that is registered with its children have limits of their own, and so
+    /// have contexts in the cgroup itself. What is set for it holds for all together.
+    fn bounds(&self, group: GroupKey, of_subtree: bool, limits: &Limits) -> Bounds {
         let how = self.find(group).unwrap_or_default();
-        let is_shared = how.children && how.is_level;
+        let set = match how.children && !of_subtree {
+            true => GroupLimits::default(),
+            false => how.limits,
+        };
+        let is_unlimited = how.children && of_subtree;
         Bounds {
-            contexts: match how.limits.contexts {
-                0 if is_shared => usize::MAX,
+            group,
+            of_subtree,
+            contexts: match set.contexts {
+                0 if is_unlimited => usize::MAX,
                 0 => limits.contexts_of_group,
                 // CAST: at least 32 bits.
                 contexts => contexts as usize,
             },
-            bytes: match how.limits.bytes {
-                0 if is_shared => u64::MAX,
+            bytes: match set.bytes {
+                0 if is_unlimited => u64::MAX,
                 0 => limits.pinned,
                 bytes => bytes,
             },
-            uncharged: match is_shared {
+            uncharged: match is_unlimited {
                 true => u64::MAX,
                 false => limits.uncharged,
             },

@@ -70,13 +70,21 @@ impl Registry {
     }
 
     /// Iterates over the contexts of a group; of a level, also over those of the groups below it.
-    pub(crate) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Client> {
-        let is_level = self.groups.level_cgroup(group).is_some();
+    pub(super) fn members(&self, group: GroupKey) -> impl Iterator<Item = &Client> {
+        self.clients_of(group, self.groups.is_cgroup_level(group))
+    }
+
+    fn clients_of(&self, group: GroupKey, of_subtree: bool) -> impl Iterator<Item = &Client> {
         let clients = self.clients.iter().map(|client| &**client);
-        clients.filter(move |client| match is_level {
+        clients.filter(move |client| match of_subtree {
             true => client.opener.cgroup.is_below(group.0),
             false => client.group() == group,
         })
+    }
+
+    /// Iterates over the contexts that `bounds` are for.
+    pub(crate) fn bound_by(&self, bounds: &Bounds) -> impl Iterator<Item = &Client> {
+        self.clients_of(bounds.group, bounds.of_subtree)
     }
 
     /// Returns where contexts of `opener` belong among the groups.
@@ -84,15 +92,13 @@ impl Registry {
         self.groups.path_of(opener)
     }
 
-    /// Iterates over the groups that contexts of `opener` belong to, the nearest first, each with
-    /// what is in force for it.
+    /// Iterates over what is in force for contexts of `opener`.
     pub(crate) fn bounds_of<'a>(
         &'a self,
         opener: &'a Opener,
         limits: &'a Limits,
-    ) -> impl Iterator<Item = (GroupKey, Bounds)> + 'a {
-        let groups = self.groups.groups_of(opener);
-        groups.map(|group| (group, self.groups.bounds_of(group, limits)))
+    ) -> impl Iterator<Item = Bounds> + 'a {
+        self.groups.bounds_of(opener, limits)
     }
 }
 
@@ -155,12 +161,12 @@ impl Card {
         uncharged: bool,
     ) -> Result<PinnedBytes> {
         let registry = self.registry.lock();
-        for (group, bounds) in registry.bounds_of(&client.opener, &self.limits) {
-            let others = registry.members(group).map(|other| other.pinned.all());
+        for bounds in registry.bounds_of(&client.opener, &self.limits) {
+            let others = registry.bound_by(&bounds).map(|other| other.pinned.all());
             if with(bytes, others) > bounds.bytes && !capability::may_lock_memory(Audit::Denial) {
                 return Err(ENOMEM);
             }
-            let others = registry.members(group);
+            let others = registry.bound_by(&bounds);
             let others = others.map(|other| other.pinned.uncharged());
             if uncharged && with(bytes, others) > bounds.uncharged {
                 return Err(ENOMEM);
