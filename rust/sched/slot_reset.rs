@@ -132,6 +132,10 @@ impl SlotFsm {
     pub(super) fn cut_off(&mut self, now: Time) -> Option<RunOver> {
         if let State::Resetting(reset) = &mut self.state {
             (reset.settling, reset.next) = (true, now + LOST_WAIT);
+            // Base: the read that follows the last DMA, and ends the reset, does not come.
+            if !matches!(reset.outcome, Outcome::Failed(_)) {
+                reset.outcome = Outcome::Failed(Failure::Snapshot);
+            }
         }
         let over = self.lose_run(now)?;
         self.idle_since = None;

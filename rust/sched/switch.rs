@@ -251,6 +251,7 @@ impl Scheduler {
     ) -> Option<Wake> {
         let context = &mut self.entities[ctx];
         context.slot = None;
+        context.saved &= !restarts;
         let on_stop = core::mem::take(&mut context.on_stop);
         match outcome {
             Outcome::Finished => {

@@ -4,8 +4,8 @@
 //! are handled in parts, and all jobs are taken off a card that loses its state.
 
 use fermata_sched_host::sched::{
-    Action, ContextId, Event, Failure, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
-    Status, Urgency, Wake,
+    Action, ContextId, EndReason, Event, Failure, GroupKey, JobState, Params, PolicyKind, Refusal,
+    SlotState, Status, Urgency, Wake,
 };
 
 use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS};
@@ -430,6 +430,58 @@ fn what_is_on_a_card_that_cannot_be_reached_is_lost() {
         world.close(closed).unwrap();
         world.lose_runs();
         assert!(world.released.contains(&closed));
+    }
+}
+
+/// Runs until slot 0, of a base card, is reset after a run that has ended for `reason`.
+fn until_reset_after(world: &mut World, reason: EndReason) {
+    let has_ended = |&(_, action): &(u64, Action)| match action {
+        Action::Ended { run, .. } => run.reason == reason,
+        _ => false,
+    };
+    while !world.log.iter().any(has_ended) {
+        assert!(world.now < 100 * MS, "no run has ended");
+        world.run_for(MS / 100);
+    }
+    let state = world.machine.slot_state(sid(0));
+    assert!(matches!(state, Some(SlotState::Resetting(_))), "{state:?}");
+}
+
+/// A base slot reports the end of a run before the last DMA, for which its reset waits until the
+/// last read: if the card is cut off before, a snapshot or results may not be complete.
+#[test]
+fn a_base_run_whose_last_dma_may_be_lost_is_lost() {
+    let reasons = [EndReason::Paused, EndReason::Finished];
+    let cases = reasons.map(|reason| [(reason, false), (reason, true)]);
+    for ((reason, replayable), is_settled) in cases
+        .iter()
+        .flatten()
+        .flat_map(|&case| [(case, false), (case, true)])
+    {
+        let mut world = World::new(&[BASE], 8);
+        let [ctx, waits] = [0; 2].map(|_| world.tenant(2 * MS));
+        world.start_as(ctx, 5 * MS, replayable).unwrap();
+        if reason == EndReason::Paused {
+            world.start(waits, MS).unwrap();
+        }
+        until_reset_after(&mut world, reason);
+        if is_settled {
+            // The reset is released, and the read that follows is not answered.
+            let timer = Event::Timer { slot: sid(0) };
+            let handled = world.machine.handle(ns(world.now + MS), timer, &mut |_| ());
+            assert_eq!(handled, Ok(()));
+        }
+        world.cut_off();
+        world.end_lost_runs();
+        let (state, stats) = (world.state(ctx), world.stats(ctx));
+        let expected = match replayable {
+            true => (JobState::Queued, 1),
+            false => (JobState::Failed(Failure::Snapshot), 0),
+        };
+        assert_eq!((state, stats.replays), expected);
+        world.thaw();
+        world.run_for(100 * MS);
+        assert_eq!(world.state(ctx) == JobState::Done, replayable);
     }
 }
 

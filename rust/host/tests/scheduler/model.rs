@@ -965,10 +965,25 @@ impl World {
                     self.card.lose(job);
                 }
             }
+            if let (Some(SlotState::Resetting(ctx)), true) = (state, self.has_ended_well(i)) {
+                self.card.lose_last_dma((ctx, self.tenants[&ctx].job));
+            }
         }
         self.machine.cut_off(ns(self.now));
         self.measured.cut_off();
         self.frozen = true;
+    }
+
+    /// Has the last run on a slot finished, or was it saved?
+    fn has_ended_well(&self, i: usize) -> bool {
+        let reason = self.log.iter().rev().find_map(|&(_, action)| match action {
+            Action::Ended { slot, run, .. } if slot == sid(i) => Some(run.reason),
+            _ => None,
+        });
+        matches!(
+            reason,
+            Some(EndReason::Paused | EndReason::Empty | EndReason::Finished)
+        )
     }
 
     /// Loses the jobs that were named for a slot: whether the card took them is unknown.

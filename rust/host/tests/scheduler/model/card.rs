@@ -220,6 +220,14 @@ impl Card {
         }
     }
 
+    /// The last writes of a job that was saved, or has finished, do not reach memory.
+    pub fn lose_last_dma(&mut self, job: Job) {
+        if let Some(snapshot) = self.memory.get_mut(&job.0) {
+            snapshot.complete = false;
+        }
+        self.lose(job);
+    }
+
     /// Imports a state, with this progress, for a job that is about to begin.
     pub fn import(&mut self, job: Job, progress: u64) {
         let snapshot = Snapshot {
