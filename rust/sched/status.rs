@@ -124,6 +124,10 @@ impl Status {
         count: u32,
         now: Time,
     ) -> StatusClass {
+        // It has no START count.
+        if self == Self::UNANSWERED {
+            return StatusClass::Violation;
+        }
         match config.profile {
             Profile::Irq => self.classify_irq(config, run, count),
             Profile::Relay => self.classify_relay(run, count),

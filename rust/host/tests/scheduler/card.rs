@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     SlotState, Status, Urgency, Wake,
 };
 
-use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS};
+use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS, RELAY};
 
 const WAITING: usize = 40;
 
@@ -636,4 +636,30 @@ fn hints_wait_for_the_thaw() {
     assert_eq!((stats.hints, stats.hints_used), (1, 0));
     assert_eq!(world.state(be), JobState::Running);
     assert_eq!(stats.run.as_ns(), 0);
+}
+
+/// Each read of a slot that does not answer may take as long as the link's time-out: the slot is
+/// reset at once.
+#[test]
+fn a_slot_that_does_not_answer_is_not_asked_again() {
+    for plan in [IRQ, RELAY, BASE] {
+        let mut world = World::new(&[plan], 2);
+        let ctx = world.tenant(2 * MS);
+        world.start(ctx, ENDLESS).unwrap();
+        world.run_for(MS);
+        let event = Event::Status {
+            slot: sid(0),
+            status: Status::UNANSWERED,
+        };
+        let mut touched = Vec::new();
+        let handled = world.machine.handle(ns(world.now), event, &mut |action| {
+            touched.extend(touches(&action).then_some(action));
+        });
+        assert_eq!(handled, Ok(()));
+        let first = touched.first();
+        assert!(
+            matches!(first, Some(Action::Reset { hold: true, .. })),
+            "{touched:?}"
+        );
+    }
 }
