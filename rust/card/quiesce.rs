@@ -56,7 +56,11 @@ pub(super) fn switch_off(bar: &Bar, identity: &Identity) {
         return;
     }
     for slot in slot_ids(identity.slots) {
-        if Status::from_raw(bar.status(slot)).phase() == Phase::Idle {
+        let status = Status::from_raw(bar.status(slot));
+        if status.is_gone() {
+            return;
+        }
+        if status.phase() == Phase::Idle {
             bar.set_relay(slot, false);
         }
     }
@@ -81,7 +85,6 @@ fn flush(bar: &Bar, identity: &Identity) {
         bar.push_reset();
         return;
     }
-    for slot in slot_ids(identity.slots) {
-        let _ = bar.status(slot);
-    }
+    // Each read of a card that is gone may take as long as the link's time-out.
+    let _ = slot_ids(identity.slots).all(|slot| !Status::from_raw(bar.status(slot)).is_gone());
 }
