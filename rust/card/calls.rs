@@ -14,7 +14,7 @@ use crate::{
     notifier::Notice,
     sched::{
         self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, NewJob,
-        PastJobs, PolicyKind, Refusal, SlotId, Stats, Time,
+        PastJobs, PolicyKind, Refusal, SlotId, Stats, Status, Time,
     },
 };
 use kernel::prelude::*;
@@ -351,7 +351,10 @@ impl Card {
     fn read_some_registers(&self, ctx: ContextId, registers: &mut [(AppRegister, u64)]) -> Result {
         let mut state = self.state.lock();
         let occupied = state.scheduler.slot_of(ctx);
-        let slot = occupied.filter(|&slot| self.has_restored(&state, slot));
+        let slot = match occupied {
+            Some(slot) if self.has_restored(&mut state, slot)? => Some(slot),
+            _ => None,
+        };
         self.read_from(&mut state, ctx, slot, registers)?;
         let Some(occupied) = occupied.filter(|_| self.has_relay()) else {
             return Ok(());
@@ -376,12 +379,23 @@ impl Card {
         if !any && !registers.iter().all(|&(register, _)| image.names(register)) {
             return Err(EACCES);
         }
-        let mut all_ones = false;
+        let (mut all_ones, mut unanswered) = (false, false);
         for (register, value) in registers {
             *value = image.read(&self.bar, slot, *register)?;
-            all_ones |= *value == u64::MAX;
+            if let (Some(slot), u64::MAX) = (slot, *value) {
+                all_ones = true;
+                let status = Status::from_raw(self.bar.status(slot));
+                unanswered = status.is_gone() || status == Status::UNANSWERED;
+            }
+            if unanswered {
+                break;
+            }
         }
-        self.check_alive(state, slot.filter(|_| all_ones))
+        self.check_alive(state, slot.filter(|_| all_ones))?;
+        match unanswered {
+            true => Err(EAGAIN),
+            false => Ok(()),
+        }
     }
 }
 

@@ -143,10 +143,17 @@ impl Card {
     }
 
     /// Returns whether the run on `slot` has restored the state of its job. A base card does not
-    /// tell; its runs count as restored.
-    pub(super) fn has_restored(&self, state: &State, slot: SlotId) -> bool {
-        !state.scheduler.reports_restore(slot)
-            || Status::from_raw(self.bar.status(slot)).restore() != Duration::ZERO
+    /// tell; its runs count as restored. Errors: [`Card::check_alive`].
+    pub(super) fn has_restored(&self, state: &mut State, slot: SlotId) -> Result<bool> {
+        if !state.scheduler.reports_restore(slot) {
+            return Ok(true);
+        }
+        let status = Status::from_raw(self.bar.status(slot));
+        if status.is_gone() {
+            self.check_alive(state, Some(slot))?;
+            return Ok(false);
+        }
+        Ok(status.restore() != Duration::ZERO)
     }
 
     /// Checks after a read of registers that the card is not gone. `suspect` is the slot on which a
