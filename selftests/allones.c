@@ -512,6 +512,19 @@ FM_TEST(allones, a_card_whose_identity_is_not_answered)
 
 /* --- a slot that does not answer ----------------------------------------------------- */
 
+FM_TEST(allones, a_slot_that_does_not_answer_at_probe)
+{
+	ASSERT_NE(NULL, fm_pci());
+	ASSERT_EQ(0, fm_unbind());
+	card_cmd("fault slot=0 lose_read=%d:all", 0x1018 /* its status */);
+	fm_log_clear();
+	EXPECT_EQ(-ENODEV, fm_bind());
+	EXPECT_TRUE(fm_log_has("slot 0 does not answer"));
+	card_fault(0, "clear");
+	ASSERT_EQ(0, fm_bind());
+	ASSERT_GOOD(works());
+}
+
 FM_TEST(allones, a_slot_that_does_not_answer)
 {
 	struct fm_expect e, healthy;

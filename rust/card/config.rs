@@ -134,8 +134,12 @@ pub(super) fn card_config(
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
         let status = Status::from_raw(bar.status(id));
-        if status.is_gone() || status == Status::UNANSWERED {
+        if status.is_gone() {
             dev_err!(device, "the card does not answer any more\n");
+            return Err(ENODEV);
+        }
+        if status == Status::UNANSWERED {
+            dev_err!(device, "slot {} does not answer\n", id.index());
             return Err(ENODEV);
         }
         config.slots[id.index()] = Some(SlotConfig {

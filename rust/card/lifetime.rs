@@ -159,9 +159,14 @@ impl Card {
         }
         quiesce(&self.bar, &self.identity, &self.limits);
         if let Some(slot) = self.changed_slot() {
+            let status = Status::from_raw(self.bar.status(slot));
+            let what = match status == Status::UNANSWERED {
+                true => "does not answer after the reset",
+                false => "has another engine than before the reset",
+            };
             dev_err!(
                 self.device,
-                "slot {} has another engine than before the reset: bind the driver anew\n",
+                "slot {} {what}: bind the driver anew\n",
                 slot.index()
             );
             return self.disconnect();
