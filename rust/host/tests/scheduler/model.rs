@@ -473,7 +473,7 @@ impl World {
     /// Puts a group below a registered one, if the group is not registered itself.
     pub fn put_below(&mut self, group: GroupKey, level: GroupKey) -> Result<(), Refusal> {
         let is_registered = |key| self.machine.group_settings(key).is_some();
-        if is_registered(group) || !is_registered(level) {
+        if self.machine.is_gone() || is_registered(group) || !is_registered(level) {
             return Ok(());
         }
         self.has_moved |= self.parents.insert(group, level) != Some(level);
