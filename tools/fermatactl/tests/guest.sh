@@ -175,7 +175,13 @@ point "a weight out of range" wrong "give 1 to 10000" ctl group 0 $cgroup --weig
 chmod 666 /dev/fermata0
 point "without the capability" says "CAP_SYS_ADMIN" tenant fermatactl group 0 $cgroup
 chmod 600 /dev/fermata0
-point "options without a cgroup" wrong "<CGROUP>" ctl group 0 --weight 1
+point "options without a cgroup" wrong "<CGROUP|--user <USER>>" ctl group 0 --weight 1
+point "a user is registered" ctl group 0 --user tenant --weight 200
+point "and is listed by number" sh -c "fermatactl group 0 --user $(id -u tenant) | grep -q 'weight  *200'"
+point "until the registration ends" ctl group 0 --user tenant --remove
+point "a user that does not exist" wrong "there is no user" ctl group 0 --user nobody-here --weight 1
+point "each cgroup in the root is a group" sh -c "fermatactl group 0 /sys/fs/cgroup --children | grep -q 'and each child'"
+point "until that ends" ctl group 0 /sys/fs/cgroup --remove
 
 # --- who waits, and why --------------------------------------------------
 sh -c "echo \$\$ >$cgroup/cgroup.procs; exec fermatactl run counter_up --count $forever" >/dev/null 2>&1 &

@@ -2,12 +2,13 @@
 //! The host: the daemon, and a tenant next to it.
 
 use anyhow::{bail, ensure, Context as _, Result};
-use fermata::{uapi, Arena, Context, EngineId, Events};
+use fermata::{uapi, Arena, Context, EngineId, Events, GroupSettings};
 use fermata_card::control::Control;
 use rustix::process::{prlimit, Pid, Resource, Rlimit};
 use sha2::{Digest, Sha256};
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -169,10 +170,15 @@ pub(crate) fn cgroup(name: &str) -> PathBuf {
     Path::new(CGROUPS).join(name)
 }
 
-/// Calls `what` as a process of the cgroup with this name.
+/// Calls `what` as a process of the cgroup with this name, which is a group of the card.
 fn in_cgroup<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = GroupSettings {
+        children: Some(true),
+        ..Default::default()
+    };
+    Context::open(DEVICE)?.set_group(File::open(CGROUPS)?.as_fd(), &settings)?;
     let cgroup = cgroup(name);
     std::fs::create_dir_all(&cgroup)?;
     std::fs::write(cgroup.join("cgroup.procs"), "0")?;

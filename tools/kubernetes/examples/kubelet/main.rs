@@ -8,7 +8,7 @@ mod deviceplugin;
 mod dra;
 
 use anyhow::{ensure, Context as _, Result};
-use fermata::{Context, Group};
+use fermata::{Context, Group, GroupSettings};
 use rustix::process::{kill_process, Pid, Signal};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -142,8 +142,15 @@ impl Pod {
         Ok(card.registered_group(File::open(&self.cgroup)?.as_fd())?)
     }
 
-    /// Starts fermatactl in the pod's container, on a card.
+    /// Starts fermatactl in the pod's container, on a card. The pod is a group of the card, as with
+    /// fermata-groups@.service.
     pub(crate) fn start(&mut self, card: &Card, arguments: &[String]) -> Result<()> {
+        let settings = GroupSettings {
+            children: Some(true),
+            ..Default::default()
+        };
+        let parent = self.cgroup.parent().context("the root")?;
+        Context::open(card.node())?.set_group(File::open(parent)?.as_fd(), &settings)?;
         let cgroup = self.cgroup.join("container/cgroup.procs");
         let mut command = Command::new("fermatactl");
         command
@@ -159,15 +166,9 @@ impl Pod {
 
     /// Returns the slices and the time on slots of the pod's contexts on a card.
     pub(crate) fn runs(&self, card: &Card) -> Result<(u64, u64)> {
-        // The container's cgroup is the group as long as the pod's cgroup is not registered.
-        let groups = [
-            self.cgroup.metadata()?.ino(),
-            self.cgroup.join("container").metadata()?.ino(),
-        ];
+        let group = self.cgroup.metadata()?.ino();
         let contexts = Context::open(card.node())?.contexts()?;
-        let own = contexts
-            .iter()
-            .filter(|context| groups.contains(&context.group));
+        let own = contexts.iter().filter(|context| context.group == group);
         Ok(own.fold((0, 0), |(slices, ns), context| {
             (slices + context.slices, ns + context.run_ns)
         }))
