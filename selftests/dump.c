@@ -51,16 +51,18 @@ static const char *dump_file(void)
 	return found;
 }
 
+/* A card that was removed and found again is another device: its dumps may be several. */
 static void delete_dump(void)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
-	const char *file = dump_file();
+	const char *file;
 
-	if (file && fm_put(file, "1"))
-		fm_die("%s cannot be deleted", file);
-	while (dump_file())
+	while ((file = dump_file())) {
 		if (fm_now() > end)
-			fm_die("the dump was not deleted");
+			fm_die("%s was not deleted", file);
+		fm_put(file, "1");
+		fm_sleep_us(1000);
+	}
 }
 
 /* Lets the driver forget the last dump: the next cause leaves one. */
