@@ -120,10 +120,10 @@ def reasons_are_told(files):
     capped = [context for context in card["contexts"] if context["group_path"] == "/ctl"]
     assert capped and all(context["group"] == context["waits_group"] for context in capped if context["waits"] == "group-cap"), capped
     by_path = {group["group_path"]: group for group in groups["groups"]}
-    assert by_path.keys() >= {"/", "/ctl"}, groups
+    assert by_path.keys() >= {"user:0", "/ctl"}, groups
     group = by_path["/ctl"]
     assert group["registered"] and (group["weight"], group["cap"], group["contexts"]) == (300, 1, 1), group
-    assert by_path["/"]["registered"] is False and by_path["/"]["run_percent"] > group["run_percent"] >= 0, groups
+    assert by_path["user:0"]["registered"] is False and by_path["user:0"]["run_percent"] > group["run_percent"] >= 0, groups
 
 
 def overviews_fit(files):

@@ -59,7 +59,7 @@ pub(crate) fn paths(root: &Path, mut wanted: BTreeSet<u64>) -> HashMap<u64, Stri
 
 /// Returns how the group of a user is called where that of a cgroup has a path.
 pub(crate) fn name_of_user(uid: u32) -> String {
-    format!("user {uid}")
+    format!("user:{uid}")
 }
 
 /// The paths of groups that were looked for.
@@ -165,7 +165,7 @@ mod tests {
         let user = 1 << 63 | 1000;
         paths.look_for([(number(""), None), (1 << 62, None), (user, None)].into_iter());
         assert_eq!((paths.of(number("")), paths.of(1 << 62)), (Some("/"), None));
-        assert_eq!(paths.of(user), Some("user 1000"));
+        assert_eq!(paths.of(user), Some("user:1000"));
         assert!(paths.open(number("")).is_some() && paths.open(1 << 62).is_none());
     }
 }
