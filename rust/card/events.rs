@@ -287,6 +287,7 @@ impl Card {
             "slot {}: neither the status nor the manager answers: waiting for a reset of the link\n",
             slot.index()
         );
+        self.dump_death(state, slot);
         self.cut_off(state);
         state.silent_since = Some(now());
         self.sweeper.queue(LINK_WAIT_MS);
