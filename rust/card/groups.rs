@@ -38,7 +38,6 @@ pub(crate) struct GroupView {
 }
 
 /// Changes of what is set for a group; `None`: unchanged.
-#[derive(Default)]
 pub(crate) struct GroupChange {
     pub(crate) weight: Option<u16>,
     pub(crate) max_priority: Option<u8>,

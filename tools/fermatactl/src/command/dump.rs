@@ -192,8 +192,8 @@ impl Explanation {
             ),
             "card-gone" => (
                 "registers of the card read all-ones: the card is unplugged, has no power, or its link is down".into(),
-                "it touches the card no more; all jobs failed with ENODEV".into(),
-                format!("`lspci -vs {device}` shows whether the card answers; once it does, unbind the driver from it and bind it anew"),
+                "it touches the card no more; all jobs failed with ENODEV, or, if the kernel has reset the link since, those on slots with EIO".into(),
+                format!("`lspci -vs {device}` shows whether the card answers; once it does, unbind the driver from it and bind it again"),
             ),
             "link-error" => (
                 "the PCI core reported an error of the card or its link".into(),
