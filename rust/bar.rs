@@ -327,6 +327,13 @@ impl Bar {
         }
     }
 
+    /// Tells what does not answer, [`Status::ALL_ONES`] for the card and [`Status::UNANSWERED`] for
+    /// `slot`, after a register of `slot` read all-ones. `None`: all-ones is the register's value.
+    pub(crate) fn silence(&self, slot: SlotId) -> Option<Status> {
+        let status = Status::from_raw(self.status(slot));
+        (status.is_gone() || status == Status::UNANSWERED).then_some(status)
+    }
+
     /// Reads how many completion events the engine of `slot` has counted; all-ones: the card may be
     /// gone.
     pub(crate) fn completion_events(&self, slot: SlotId) -> u64 {

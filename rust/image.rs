@@ -10,7 +10,7 @@ use crate::{
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     relay::{ImagePages, Relay, TableEntry, RESULTS},
-    sched::{Duration, SlotId},
+    sched::{Duration, SlotId, Status},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -362,17 +362,19 @@ impl Image {
         (self.fault, self.faults)
     }
 
-    /// Reads the declared result registers of `slot`. `false`: the card may be gone, because one of
-    /// them and the status of the slot read all-ones.
-    pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) -> bool {
+    /// Reads the declared result registers of `slot`. Returns what does not answer, if one of them
+    /// cannot be read.
+    pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) -> Option<Status> {
         for result in self.results.iter_mut().flatten() {
             let value = bar.read_application(slot, result.register.offset());
-            if value == u64::MAX && bar.status(slot) == u64::MAX {
-                return false;
+            if value == u64::MAX {
+                if let Some(silence) = bar.silence(slot) {
+                    return Some(silence);
+                }
             }
             result.value = Some(value);
         }
-        true
+        None
     }
 
     /// Takes the values of declared result registers from memory, after a run has left its record.

@@ -510,6 +510,52 @@ FM_TEST(allones, a_card_whose_identity_is_not_answered)
 	ASSERT_GOOD(works());
 }
 
+/*
+ * Runs a job while as many reads are lost as the driver makes of one register and of the status:
+ * the job has its results, or its slot or the card has failed.
+ */
+static const char *job_has_results(struct scene *s, bool *failed)
+{
+	struct fermata_status st = {};
+	int rc = fm_start(s->other.fd);
+
+	if (!rc)
+		rc = wait_for(&s->other, FERMATA_EVENT_DONE);
+	if (!rc)
+		rc = status_of(&s->other, &st);
+	*failed = rc || st.state == FERMATA_STATE_FAILED;
+	if (!*failed)
+		return results(&s->other, &s->e) ? "it is done without its results" : NULL;
+	return (rc && rc != -ENODEV) || (!rc && st.error != EPROTO) ? "it fails otherwise" : NULL;
+}
+
+SLOW_TEST(allones, loses_results)
+{
+	bool failed, happened = true;
+	int n, last = 0;
+	struct scene s;
+	u64 lost;
+
+	ASSERT_NE(NULL, fm_pci());
+	if (card_relay())
+		SKIP(return, "a relay writes the results to memory");
+	for (n = 1; happened && n < READS_MAX; n++) {
+		last = n;
+		scene_begin(&s);
+		lost = lost_reads();
+		card_cmd("fault slot=0 lose_read_at=%d:4", n);
+		ASSERT_GOOD(job_has_results(&s, &failed));
+		set_trouble(LOSES_READ, 0);
+		happened = lost_reads() != lost;
+		scene_end(&s);
+		if (failed)
+			bring_back(_metadata, true);
+	}
+	EXPECT_FALSE(happened);
+	EXPECT_LE(3, last - 1);
+	TH_LOG("%d reads at most", last - 1);
+}
+
 /* --- a slot that does not answer ----------------------------------------------------- */
 
 FM_TEST(allones, a_slot_that_does_not_answer_at_probe)
@@ -676,20 +722,34 @@ static void *reset_function(void *arg)
 	return NULL;
 }
 
-/* Checks both jobs: they continue, or both owners are notified that the card is gone. */
-static const char *go_on_or_are_told(struct scene *s)
+/*
+ * Checks both jobs: they continue. If the card was dead for a moment, both owners are notified that
+ * it is gone, or the slot is out of use, because only the slot was seen not to answer.
+ */
+static const char *go_on_or_are_told(struct scene *s, bool was_dead)
 {
+	struct fermata_status st = {};
 	int rc;
 
 	/* The other job does not wait for the end of a long slice. */
 	fm_list_cut(&s->c, FM_ENDLESS_NODES);
 	rc = wait_for(&s->c, FERMATA_EVENT_DONE);
 	if (!rc)
+		rc = status_of(&s->c, &st);
+	if (!rc && st.state == FERMATA_STATE_FAILED)
+		rc = -(int)st.error;
+	else if (!rc && results(&s->c, NULL))
+		return "results of a job that went on";
+	if (!rc)
 		rc = other_job(s);
 	if (!rc)
-		return results(&s->c, NULL) ? "results of a job that went on" : NULL;
+		return NULL;
+	if (!was_dead)
+		return "the card lived, and a job fails";
+	if (rc == -EPROTO || rc == -EIO)
+		return NULL;
 	if (rc != -ENODEV)
-		return "another error than ENODEV";
+		return "another error than ENODEV, EPROTO and EIO";
 	return fm_calls_not_gone(s->c.fd) || fm_calls_not_gone(s->other.fd) ?
 	       "one of them is not told" : NULL;
 }
@@ -725,7 +785,7 @@ SLOW_TEST(allones, point_01_while_the_function_is_reset)
 		card_fault(0, "dead=0");
 		/* The kernel does not reset what it cannot reach. */
 		ASSERT_TRUE(!rc || (dead && rc == -ENOTTY));
-		ASSERT_GOOD(go_on_or_are_told(&s));
+		ASSERT_GOOD(go_on_or_are_told(&s, dead));
 		if (dead)
 			bring_back(_metadata, true);
 		scene_end(&s);

@@ -48,32 +48,41 @@ pub struct Host {
 /// Reads that are lost on the link.
 #[derive(Default)]
 struct Losses {
-    /// The read that is this many reads away; 0: none.
-    read_in: AtomicU64,
-    /// Reads at an offset in BAR 0.
-    at: Mutex<(u64, Times)>,
+    plan: Mutex<LossPlan>,
     /// How many were lost.
     count: AtomicU64,
 }
 
+/// Which reads are lost.
+#[derive(Debug, Default)]
+struct LossPlan {
+    /// How many of the reads at which offset in BAR 0.
+    at: (u64, Times),
+    /// How many of all reads, after how many that are not.
+    after: (u64, Times),
+}
+
+impl LossPlan {
+    /// Counts a read at `off`. Returns whether it is lost.
+    fn take(&mut self, off: u64) -> bool {
+        let (left, times) = &mut self.after;
+        let is_next = *left == 0 && times.take();
+        *left = left.saturating_sub(1);
+        let (offset, times) = &mut self.at;
+        is_next | (*offset == off && times.take())
+    }
+}
+
 impl Losses {
+    fn plan(&self) -> MutexGuard<'_, LossPlan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a read at `off`. Returns whether it is lost.
     fn take(&self, off: u64) -> bool {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_lost = is_the_last(&self.read_in) | (at.0 == off && at.1.take());
+        let is_lost = self.plan().take(off);
         self.count.fetch_add(u64::from(is_lost), Ordering::AcqRel);
         is_lost
-    }
-
-    /// Sets which reads at which offset are lost.
-    fn set(&self, off: u64, times: Times) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (off, times);
-    }
-
-    /// Loses no further read.
-    fn end(&self) {
-        self.read_in.store(0, Ordering::Release);
-        self.set(0, Times::Never);
     }
 }
 
@@ -115,7 +124,7 @@ impl Host {
     fn behave(&self) {
         self.dead_in.store(0, Ordering::Release);
         self.dead_in_writes.store(0, Ordering::Release);
-        self.losses.end();
+        *self.losses.plan() = LossPlan::default();
     }
 
     /// Returns how many reads were lost on the link.
@@ -448,8 +457,13 @@ impl Card {
             FaultCommand::Dead(on) => self.set_dead(on),
             FaultCommand::DeadAtRead(n) => self.host.dead_in.store(n, Ordering::Release),
             FaultCommand::DeadAtWrite(n) => self.host.dead_in_writes.store(n, Ordering::Release),
-            FaultCommand::LoseRead(off, times) => self.host.losses.set(off, times),
-            FaultCommand::LoseReadAt(n) => self.host.losses.read_in.store(n, Ordering::Release),
+            FaultCommand::LoseRead(off, times) => self.host.losses.plan().at = (off, times),
+            FaultCommand::LoseReadAt(n, times) => {
+                self.host.losses.plan().after = match n.checked_sub(1) {
+                    Some(left) => (left, times),
+                    None => (0, Times::Never),
+                };
+            }
         }
     }
 

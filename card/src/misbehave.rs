@@ -121,8 +121,9 @@ pub enum FaultCommand {
     DeadAtWrite(u64),
     /// Reads at this offset in BAR 0 are lost on the link.
     LoseRead(u64, Times),
-    /// This register read, counted from now, is lost on the link; 0: none.
-    LoseReadAt(u64),
+    /// This register read, counted from now, and those that follow, so many in all, are lost on the
+    /// link; 0: none.
+    LoseReadAt(u64, Times),
 }
 
 /// A switch of one slot.
@@ -160,6 +161,10 @@ impl FaultCommand {
         let (kind, value) = text.split_once('=').unwrap_or((text, "1"));
         let number = || parse_number(value);
         let times = || Times::parse(value);
+        let number_and_times = || {
+            let (number, times) = value.split_once(':').unwrap_or((value, "1"));
+            Ok::<_, String>((parse_number(number)?, Times::parse(times)?))
+        };
         let flag = || match value {
             "0" => Ok(false),
             "1" => Ok(true),
@@ -171,10 +176,13 @@ impl FaultCommand {
             "dead_at_read" => Self::DeadAtRead(number()?),
             "dead_at_write" => Self::DeadAtWrite(number()?),
             "lose_read" => {
-                let (offset, times) = value.split_once(':').unwrap_or((value, "1"));
-                Self::LoseRead(parse_number(offset)?, Times::parse(times)?)
+                let (offset, times) = number_and_times()?;
+                Self::LoseRead(offset, times)
             }
-            "lose_read_at" => Self::LoseReadAt(number()?),
+            "lose_read_at" => {
+                let (n, times) = number_and_times()?;
+                Self::LoseReadAt(n, times)
+            }
             "spurious_irq" => match number()? {
                 n @ 0..=MAX_SPURIOUS => Self::SpuriousIrq(n),
                 _ => return Err(format!("at most {MAX_SPURIOUS} at once")),
@@ -295,7 +303,11 @@ mod tests {
         }
         assert_eq!(
             FaultCommand::parse("lose_read_at=7"),
-            Ok(FaultCommand::LoseReadAt(7))
+            Ok(FaultCommand::LoseReadAt(7, Times::Next(1)))
+        );
+        assert_eq!(
+            FaultCommand::parse("lose_read_at=7:4"),
+            Ok(FaultCommand::LoseReadAt(7, Times::Next(4)))
         );
         assert_eq!(
             FaultCommand::parse("dead_at_write=7"),

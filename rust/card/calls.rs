@@ -14,7 +14,7 @@ use crate::{
     notifier::Notice,
     sched::{
         self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, NewJob,
-        PastJobs, PolicyKind, Refusal, SlotId, Stats, Status, Time,
+        PastJobs, PolicyKind, Refusal, SlotId, Stats, Time,
     },
 };
 use kernel::prelude::*;
@@ -384,8 +384,7 @@ impl Card {
             *value = image.read(&self.bar, slot, *register)?;
             if let (Some(slot), u64::MAX) = (slot, *value) {
                 all_ones = true;
-                let status = Status::from_raw(self.bar.status(slot));
-                unanswered = status.is_gone() || status == Status::UNANSWERED;
+                unanswered = self.bar.silence(slot).is_some();
             }
             if unanswered {
                 break;

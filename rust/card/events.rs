@@ -127,8 +127,8 @@ impl Card {
     fn look(&self, state: &mut State, slot: SlotId) -> bool {
         let mut outbox = Outbox::default();
         let found = self.take_records(state, slot, &mut outbox);
-        if self.slots[slot.index()].queues {
-            self.note_completions(state, slot, &mut outbox);
+        if self.slots[slot.index()].queues && !self.note_completions(state, slot) {
+            outbox.reads |= slot.bit();
         }
         self.feed_reads(state, outbox);
         found
@@ -261,14 +261,17 @@ impl Card {
                 return;
             }
             let status = self.status_of(state, slot);
+            // The read has pushed records to memory.
+            if !status.is_gone() && self.take_records(state, slot, &mut outbox) {
+                continue;
+            }
+            let silence = self.read_more(state, slot, status, &mut outbox);
+            let status = silence.unwrap_or(status);
             if status.is_gone() && self.waits_for_link(state, slot) {
                 return;
             }
-            // The read has pushed records to memory.
-            if status.is_gone() || !self.take_records(state, slot, &mut outbox) {
-                // Events of the card are never refused.
-                let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
-            }
+            // Events of the card are never refused.
+            let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
         }
         for slot in self.slots_in(outbox.reads) {
             self.read_at(state, slot, now());
@@ -366,7 +369,10 @@ impl Card {
     ) -> Result<(), Refusal> {
         self.note_event(state, event);
         if let Event::Status { slot, status } = event {
-            self.read_more(state, slot, status, outbox);
+            if status.is_gone() {
+                self.dump_death(state, slot);
+                self.tell_death(slot);
+            }
         }
         let result = self.call(state, outbox, |scheduler, at, out| {
             scheduler.handle(at, event, out)
@@ -377,13 +383,20 @@ impl Card {
         result
     }
 
-    /// Reads the registers that matter with this `status` of `slot`: those of a fault, or the
-    /// counter of completions. Notes if the card is gone.
-    fn read_more(&self, state: &mut State, slot: SlotId, status: Status, outbox: &mut Outbox) {
+    /// Reads the registers that matter with this `status` of `slot`: those of a fault, the results
+    /// of a job that has left, or the counter of completions. Returns what does not answer, if one
+    /// of them cannot be read: no job ends without its results.
+    fn read_more(
+        &self,
+        state: &mut State,
+        slot: SlotId,
+        status: Status,
+        outbox: &mut Outbox,
+    ) -> Option<Status> {
         if status.is_gone() {
-            self.dump_death(state, slot);
-            self.tell_death(slot);
-        } else if status.fault() {
+            return None;
+        }
+        if status.fault() {
             match self.bar.fault(slot) {
                 Ok(fault) => {
                     self.note_fault(state, slot, fault);
@@ -392,11 +405,22 @@ impl Card {
                 }
                 Err(_) => {
                     outbox.fault = Fault::default();
-                    outbox.suspect(slot);
+                    if let Some(silence) = self.bar.silence(slot) {
+                        return Some(silence);
+                    }
                 }
             }
-        } else if status.phase() == Phase::Running && self.slots[slot.index()].queues {
-            self.note_completions(state, slot, outbox);
+        }
+        match status.phase() {
+            Phase::Finish | Phase::Paused if state.relay.is_none() => {
+                let ctx = state.occupant(slot)?;
+                state.context(ctx)?.image().capture(&self.bar, slot)
+            }
+            Phase::Running if self.slots[slot.index()].queues => {
+                let is_read = self.note_completions(state, slot);
+                (!is_read).then(|| self.bar.silence(slot)).flatten()
+            }
+            _ => None,
         }
     }
 
@@ -415,26 +439,26 @@ impl Card {
 
     /// Notifies the owner of the job on `slot` of completions that the running engine has counted.
     /// If another context came to the slot meanwhile, that context gets a spurious notification.
-    fn note_completions(&self, state: &mut State, slot: SlotId, outbox: &mut Outbox) {
+    /// `false`: the counter reads all-ones.
+    fn note_completions(&self, state: &mut State, slot: SlotId) -> bool {
         let events = match &state.relay {
             Some(relay) => relay.completion_events(slot),
             None => self.bar.completion_events(slot),
         };
         if events == u64::MAX {
-            return outbox.suspect(slot);
+            return false;
         }
         if core::mem::replace(&mut state.slots[slot].completions, events) == events {
-            return;
+            return true;
         }
         state.slots[slot].await_completion();
-        if let Some(SlotState::Running(ctx) | SlotState::Pausing(ctx)) =
-            state.scheduler.slot_state(slot)
-        {
+        if let Some(ctx) = state.occupant(slot) {
             self.note_queue(state, slot, ctx);
             if let Some(context) = state.context(ctx) {
                 context.notify(&self.delivery, Notice::Completed);
             }
         }
+        true
     }
 }
 

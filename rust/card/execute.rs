@@ -34,10 +34,6 @@ const RESET_WRITES: u32 = 2;
 pub(super) struct Outbox {
     /// Slots whose status is to be read, a bit each.
     pub(super) reads: u8,
-    /// Slots whose status is to be read before the lock is released, a bit each.
-    suspects: u8,
-    /// Slots that have been in `suspects`, a bit each.
-    suspected: u8,
     /// The registers of a slot were loaded.
     has_loaded: bool,
     /// The access that stopped the job whose status is handled.
@@ -72,15 +68,6 @@ impl Outbox {
         }
     }
 
-    /// Asks for a status read, because a register of `slot` reads all-ones. The status, which is
-    /// never all-ones, tells whether that is the register's value or the card is gone. The status
-    /// is read before any other user of the card can see how the job ended, and only once, because
-    /// a register may keep the value.
-    pub(super) fn suspect(&mut self, slot: SlotId) {
-        self.suspects |= slot.bit() & !self.suspected;
-        self.suspected |= slot.bit();
-    }
-
     /// Takes out a slot to which a START was written.
     pub(super) fn take_started(&mut self) -> Option<SlotId> {
         take_first(&mut self.started)
@@ -89,10 +76,9 @@ impl Outbox {
     /// Returns the slot whose status is to be read next. Once registers were loaded, which is all
     /// that the holder of the lock has time for, reads that can wait are left in `reads`.
     pub(super) fn take_read(&mut self) -> Option<SlotId> {
-        let suspect = take_first(&mut self.suspects);
-        match suspect {
-            None if !self.has_loaded => take_first(&mut self.reads),
-            suspect => suspect,
+        match self.has_loaded {
+            true => None,
+            false => take_first(&mut self.reads),
         }
     }
 }
@@ -268,12 +254,8 @@ impl Executor<'_> {
         if matches!(run.reason, EndReason::Aborted(_) | EndReason::Dropped) {
             return;
         }
-        if self.relay.is_some() {
-            if !self.outbox.results_lost {
-                context.image().take_results();
-            }
-        } else if !context.image().capture(&card.bar, slot) {
-            self.outbox.suspect(slot);
+        if self.relay.is_some() && !self.outbox.results_lost {
+            context.image().take_results();
         }
         if queues {
             // The engine reports its last completions by leaving the slot.

@@ -181,6 +181,14 @@ impl State {
         at
     }
 
+    /// Returns the context whose job the engine of a slot runs or saves.
+    pub(super) fn occupant(&self, slot: SlotId) -> Option<ContextId> {
+        match self.scheduler.slot_state(slot)? {
+            SlotState::Running(ctx) | SlotState::Pausing(ctx) => Some(ctx),
+            _ => None,
+        }
+    }
+
     /// Returns whether the status of a slot may have changed by itself.
     pub(super) fn is_at_work(&self, slot: SlotId) -> bool {
         let slot_state = self.scheduler.slot_state(slot);

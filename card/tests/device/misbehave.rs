@@ -292,11 +292,20 @@ fn lost_reads() {
     assert_eq!((rig.r(0x100), rig.sr(0, CTL)), (id, 0));
     rig.ask("fault slot=0 lose_read_at=2");
     assert_eq!((rig.r(0x100), rig.sr(0, CTL), rig.r(0x100)), (id, !0, id));
+    rig.ask("fault slot=0 lose_read_at=2:2");
+    assert_eq!((rig.r(0x100), rig.r(0x100), rig.sr(0, CTL)), (id, !0, !0));
+    assert_eq!(rig.r(0x100), id);
     let state = rig.table("state slot=0");
-    assert_eq!((state["lost_reads"], state["dead"]), (3, 0));
+    assert_eq!((state["lost_reads"], state["dead"]), (5, 0));
     // Switched off again.
-    for back in ["lose_read=0x100:0", "clear"] {
-        rig.ask("fault slot=0 lose_read=0x100:all");
+    for (kind, back) in [
+        ("lose_read=0x100:all", "lose_read=0x100:0"),
+        ("lose_read=0x100:all", "clear"),
+        ("lose_read_at=1:all", "lose_read_at=0"),
+        ("lose_read_at=1:all", "clear"),
+    ] {
+        rig.ask(&format!("fault slot=0 {kind}"));
+        assert_eq!(rig.r(0x100), !0);
         rig.ask(&format!("fault slot=0 {back}"));
         assert_eq!(rig.r(0x100), id);
     }
