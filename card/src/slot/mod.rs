@@ -125,6 +125,9 @@ impl Slot {
         }
         let t = crate::event::now_ns();
         state = self.complete_due(state, t);
+        if reg == SlotReg::Ctl {
+            self.complete_record(&mut state);
+        }
         let late = match reg {
             _ if slot_of_page(off).is_some() && self.is_deaf(&state) => Some(u64::MAX),
             _ if self.is_base() && is_unanswered(off) => Some(u64::MAX),

@@ -26,6 +26,14 @@ pub(super) struct Relay {
     pub(super) run: Option<Run>,
     /// Number of power-ons: a write that was delayed must not survive a power-on.
     pub(super) epoch: u64,
+    pub(super) torn: Option<Torn>,
+}
+
+/// The words of a record that come after its last word.
+pub(super) struct Torn {
+    at: u64,
+    words: Vec<u8>,
+    run: u32,
 }
 
 /// A run that an order began. Times are 0 until they are known.
@@ -478,6 +486,7 @@ impl Slot {
     /// Posts a record, or does what a misbehaviour demands. Returns whether the interrupt comes
     /// now.
     fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
+        self.complete_record(state);
         // Once the record is written, the context may change.
         let seen = self.peek(context);
         let at = self.host.relay.record_at(self.index, record.run);
@@ -511,38 +520,57 @@ impl Slot {
             return true;
         }
         match fate {
-            RecordFate::Late => self.post_later(state, delay, at, bytes.to_vec()),
-            RecordFate::Torn => self.post_later(state, delay, at, head.to_vec()),
+            RecordFate::Late => {
+                let (bytes, run) = (bytes.to_vec(), record.run);
+                self.later(state, delay, move |slot, state| {
+                    let (head, last) = bytes.split_at(Record::LAST);
+                    let is_written = slot.put(at, head) && slot.put(at.saturating_add(LAST), last);
+                    slot.note_written(run, is_written, true);
+                    if is_written {
+                        slot.interrupt(state);
+                    }
+                });
+            }
+            RecordFate::Torn => {
+                let (words, run) = (head.to_vec(), record.run);
+                state.relay.torn = Some(Torn { at, words, run });
+                self.later(state, delay, |slot, state| slot.complete_record(state));
+            }
             RecordFate::Lost | RecordFate::Posted => {}
         }
         fate != RecordFate::Late
     }
 
-    /// Writes a record, or the first words of a torn one, after `delay`, unless the card is reset
-    /// before that. Sends the interrupt after a whole record.
-    fn post_later(self: &Arc<Self>, state: &State, delay: Duration, at: u64, bytes: Vec<u8>) {
-        let (slot, epoch, run) = (self.clone(), state.relay.epoch, state.start_count);
+    /// Calls `f` after `delay`, unless the card is reset before that.
+    fn later(
+        self: &Arc<Self>,
+        state: &State,
+        delay: Duration,
+        f: impl FnOnce(&Self, &mut State) + Send + 'static,
+    ) {
+        let (slot, epoch) = (self.clone(), state.relay.epoch);
         std::thread::spawn(move || {
             std::thread::sleep(delay);
             let mut state = slot.lock();
-            if state.relay.epoch != epoch || state.quit {
-                return;
+            if state.relay.epoch == epoch && !state.quit {
+                f(&slot, &mut state);
             }
-            let (head, last) = bytes.split_at(Record::LAST);
-            let (index, irq) = (slot.index, !last.is_empty());
-            let recorder = &slot.host.recorder;
-            if !slot.put(at, head) || irq && !slot.put(at.saturating_add(LAST), last) {
-                recorder.record(What::RecordLost { slot: index, run });
-                return;
-            }
-            recorder.record(What::RecordLanded {
-                slot: index,
-                run,
-                irq,
-            });
-            if irq {
-                slot.interrupt(&mut state);
-            }
+        });
+    }
+
+    /// Writes the rest of a torn record. A read of the status pushes it, as it pushes all writes.
+    pub(super) fn complete_record(&self, state: &mut State) {
+        if let Some(Torn { at, words, run }) = state.relay.torn.take() {
+            let is_written = self.put(at, &words);
+            self.note_written(run, is_written, false);
+        }
+    }
+
+    fn note_written(&self, run: u32, is_written: bool, irq: bool) {
+        let slot = self.index;
+        self.host.recorder.record(match is_written {
+            true => What::RecordLanded { slot, run, irq },
+            false => What::RecordLost { slot, run },
         });
     }
 

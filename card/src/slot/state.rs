@@ -479,6 +479,7 @@ impl Slot {
             held: from.held,
             run: from.run.as_ref().map(|run| run.at(clock)),
             epoch: state.relay.epoch,
+            torn: state.relay.torn.take(),
         };
         *state = State {
             phase,
