@@ -3,6 +3,11 @@
 # For tests in a machine of `vm/boot --debian`, after `debian true` and tap.sh: runs systemd as the first process of namespaces of its own,
 # with the Debian system as its root. `inside CMD...` runs a command there as root, `as USER CMD...` as a user with the user's groups.
 
+# Installs units of packaging/, which run the machine's programs.
+install_units() {
+	mkdir -p /debian/run/systemd/system
+	for unit; do sed 's|@bindir@|/machine/bin|' "/debian/fermata/packaging/$unit" >"/debian/run/systemd/system/$unit"; done
+}
 start_systemd() {
 	cat >/debian/root/first <<-'END'
 		umount -l /proc
