@@ -463,7 +463,8 @@ fn of_groups(error: Error) -> Option<Explanation> {
         Error::NotPermitted => ADMINISTRATOR,
         Error::Other(EBADF) => (
             "it is not the directory of a cgroup (version 2)",
-            "name a directory below /sys/fs/cgroup, or where the hierarchy of version 2 is mounted",
+            "name a directory below the mount that `findmnt -t cgroup2` shows; without one, set it \
+                 for users (`--user`), or boot without systemd.unified_cgroup_hierarchy=0",
         ),
         Error::NotFound => (
             "the cgroup is not registered, or was removed meanwhile",

@@ -9,7 +9,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where the hierarchy of version 2 is usually mounted.
-pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Returns where the hierarchy of version 2 is mounted. Systemd's hybrid layout has another place.
+pub(crate) fn root() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mount_in(&mounts).unwrap_or(ROOT).into()
+}
+
+fn mount_in(mounts: &str) -> Option<&str> {
+    let mut lines = mounts.lines().map(|line| line.split(' '));
+    lines.find_map(|mut words| {
+        let (place, kind) = (words.nth(1)?, words.next()?);
+        (kind == "cgroup2").then_some(place)
+    })
+}
 
 /// Calls `visit` with the number, the directory and the path of each cgroup below `root`, the mount
 /// of the tree, until `visit` breaks.
@@ -72,7 +86,7 @@ pub(crate) struct Paths {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self::below(Path::new(ROOT))
+        Self::below(&root())
     }
 }
 
@@ -144,6 +158,18 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mount_is_that_of_version_2() {
+        let hybrid = "tmpfs /sys/fs/cgroup tmpfs ro 0 0\n\
+            cgroup /sys/fs/cgroup/systemd cgroup rw,name=systemd 0 0\n\
+            cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nsdelegate 0 0\n";
+        assert_eq!(mount_in(hybrid), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(
+            mount_in("cgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0"),
+            None
+        );
+    }
 
     #[test]
     fn numbers_are_those_of_inodes() {

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,8 +67,11 @@ struct Registered {
 
 impl Registered {
     fn find(card: &Card) -> Self {
-        let (mut cgroups, mut may_know) = (BTreeMap::new(), false);
-        cgroup::walk(Path::new(cgroup::ROOT), |number, folder, path| {
+        // The caller may ask for groups, also where there are no cgroups of version 2.
+        let answer = card.file.registered_group(GroupOf::User(0));
+        let may_know = matches!(answer, Ok(_) | Err(Error::NotFound));
+        let mut cgroups = BTreeMap::new();
+        cgroup::walk(&cgroup::root(), |number, folder, path| {
             let Ok(folder) = File::open(folder) else {
                 return ControlFlow::Continue(());
             };
@@ -78,10 +80,8 @@ impl Registered {
                     cgroups.insert(number, (path.into(), folder));
                 }
                 Err(Error::NotFound) => {}
-                // The caller is no administrator, or there are no cgroups of version 2.
                 Err(_) => return ControlFlow::Break(()),
             }
-            may_know = true;
             ControlFlow::Continue(())
         });
         Self {

@@ -142,7 +142,7 @@ impl Collector {
             .collect();
         let numbers = cards.iter().flat_map(|(_, card)| card);
         let numbers = numbers.flat_map(|card| card.groups.keys().copied());
-        let paths = cgroup::paths(Path::new(cgroup::ROOT), numbers.collect());
+        let paths = cgroup::paths(&cgroup::root(), numbers.collect());
         pages::write(format, &cards, &paths)
     }
 }
