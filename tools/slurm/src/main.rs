@@ -137,7 +137,10 @@ fn job_cgroup(own: &str, id: u32) -> Result<String> {
     let end = own.match_indices(&name).map(|(at, name)| at + name.len());
     let end = end.filter(|&end| own[end..].is_empty() || own[end..].starts_with('/'));
     let end = end.last().with_context(|| {
-        format!("cgroup {own} is not in that of job {id}: set PrologFlags=RunInJob in slurm.conf")
+        format!(
+            "cgroup {own} is not in that of job {id}: set PrologFlags=RunInJob in slurm.conf, and \
+             CgroupPlugin=cgroup/v2 in cgroup.conf"
+        )
     })?;
     Ok(directory(&own[..end]))
 }
