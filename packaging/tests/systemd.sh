@@ -8,15 +8,19 @@ install_units() {
 	mkdir -p /debian/run/systemd/system
 	for unit; do sed 's|@bindir@|/machine/bin|' "/debian/fermata/packaging/$unit" >"/debian/run/systemd/system/$unit"; done
 }
+# Words are for systemd's command line, which is the kernel's for systemd in a container. With any, the cgroups are version 1, or hybrid.
+# shellcheck disable=SC2120 # most tests have none
 start_systemd() {
 	cat >/debian/root/first <<-'END'
 		umount -l /proc
 		mount -t proc proc /proc
-		mount -t cgroup2 cgroup /sys/fs/cgroup
+		while umount /sys/fs/cgroup; do :; done 2>/dev/null
+		[ $# -gt 0 ] || mount -t cgroup2 cgroup /sys/fs/cgroup
 		mount --make-rshared /
-		exec env -i container=fermata PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=basic.target
+		exec env -i container=fermata PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=basic.target "$@"
 	END
-	unshare -m -p -f sh -c 'cd /debian && mount --move . / && exec chroot . /bin/sh /root/first' >/report/systemd 2>&1 </dev/null &
+	# shellcheck disable=SC2016 # for the other shell
+	unshare -m -p -f sh -c 'cd /debian && mount --move . / && exec chroot . /bin/sh /root/first "$@"' first "$@" >/report/systemd 2>&1 </dev/null &
 	tries=0
 	# A child that systemd has forked has systemd's name until it executes a program.
 	until FIRST=$(pidof systemd) && [ -d "/proc/$FIRST" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
