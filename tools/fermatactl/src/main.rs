@@ -204,7 +204,7 @@ mod tests {
         ("group", "exclusive", "0 / --exclusive 8", "0 to 7"),
     ];
     /// Options and arguments with other values.
-    const NO_NUMBERS: [&str; 25] = [
+    const NO_NUMBERS: [&str; 26] = [
         "access",
         "card",
         "cards",
@@ -216,6 +216,7 @@ mod tests {
         "filter",
         "folder",
         "listen",
+        "no_children",
         "op",
         "output",
         "raw",

@@ -181,7 +181,9 @@ point "and is listed by number" sh -c "fermatactl group 0 --user $(id -u tenant)
 point "until the registration ends" ctl group 0 --user tenant --remove
 point "a user that does not exist" wrong "there is no user" ctl group 0 --user nobody-here --weight 1
 point "each cgroup in the root is a group" sh -c "fermatactl group 0 /sys/fs/cgroup --children | grep -q 'and each child'"
-point "until that ends" ctl group 0 /sys/fs/cgroup --remove
+point "until the root is one group" sh -c "fermatactl group 0 /sys/fs/cgroup --no-children | grep -q 'group [0-9]*$'"
+point "with --children again they are" sh -c "fermatactl --json group 0 /sys/fs/cgroup --children | grep -q '\"children\":true'"
+point "until the registration ends" ctl group 0 /sys/fs/cgroup --remove
 
 # --- who waits, and why --------------------------------------------------
 sh -c "echo \$\$ >$cgroup/cgroup.procs; exec fermatactl run counter_up --count $forever" >/dev/null 2>&1 &

@@ -360,10 +360,13 @@ pub(crate) struct Group {
     #[arg(long, value_name = "SLOTS", value_parser = exclusive, requires = "of")]
     exclusive: Option<u32>,
     /// Make each child of the cgroup a group of its own
-    #[arg(long, requires = "cgroup")]
+    #[arg(long, requires = "cgroup", overrides_with = "no_children")]
     children: bool,
+    /// Make the cgroup with all below it one group
+    #[arg(long, requires = "cgroup", overrides_with = "children")]
+    no_children: bool,
     /// End the registration
-    #[arg(long, requires = "of", conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive", "children"])]
+    #[arg(long, requires = "of", conflicts_with_all = ["weight", "max_priority", "cap", "max_contexts", "max_bytes", "exclusive", "children", "no_children"])]
     remove: bool,
 }
 
@@ -461,7 +464,7 @@ impl Group {
             max_contexts: self.max_contexts,
             max_bytes: self.max_bytes,
             exclusive: self.exclusive,
-            children: self.children.then_some(true),
+            children: (self.children || self.no_children).then_some(self.children),
         }
     }
 
@@ -585,6 +588,22 @@ mod tests {
             let found = targets.refused_beforehand(control, &there);
             assert_eq!(found, wanted, "{control:?} {contexts:?}");
         }
+    }
+
+    #[test]
+    fn children_are_given_or_taken_back_or_left() {
+        let of = |words: &str| {
+            let words = format!("group 0 /sys/fs/cgroup {words}");
+            let parsed = <Group as clap::Args>::augment_args(clap::Command::new("group"))
+                .try_get_matches_from(words.split_whitespace());
+            let group = <Group as clap::FromArgMatches>::from_arg_matches(&parsed.unwrap());
+            group.unwrap().settings().children
+        };
+        assert_eq!(of("--weight 1"), None);
+        assert_eq!(of("--children"), Some(true));
+        assert_eq!(of("--no-children"), Some(false));
+        assert_eq!(of("--children --no-children"), Some(false));
+        assert_eq!(of("--no-children --children"), Some(true));
     }
 
     fn set(words: &[&str]) -> Set {
