@@ -25,6 +25,14 @@ start_systemd() {
 	# A child that systemd has forked has systemd's name until it executes a program.
 	until FIRST=$(pidof systemd) && [ -d "/proc/$FIRST" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.2; done
 }
+# Makes /var/tmp/image.tar, for containers: busybox, fermatactl, and a file /zeros of $1 bytes.
+make_image() {
+	mkdir -p /tmp/image/bin /tmp/image/dev /tmp/image/etc /tmp/image/proc /tmp/image/sys /tmp/image/tmp
+	cp /bin/busybox /bin/fermatactl /tmp/image/bin/
+	for applet in cat ls mknod sh; do ln -s busybox "/tmp/image/bin/$applet"; done
+	head -c "$1" /dev/zero >/tmp/image/zeros
+	tar -C /tmp/image -cf /debian/var/tmp/image.tar .
+}
 inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin:/machine/bin "$@"; }
 as() { user=$1; shift; inside setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }
 is_up() { inside systemctl is-system-running 2>/dev/null | grep -qE "running|degraded"; }
