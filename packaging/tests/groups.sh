@@ -15,8 +15,6 @@ prepare_groups() {
 	debian useradd --uid 2000 --groups fermata member
 	head -c 1048576 /dev/zero >/debian/var/tmp/zeros
 }
-# The number of a user's group: FERMATA_USER_GROUP | UID.
-user_group() { printf '%u\n' $((1 << 63 | $1)); }
 inode() { inside stat -c %i "$TREE/$1"; }
 has_children() { inside fermatactl --json group 0 "$TREE/$1" | grep '"children":true'; }
 is_registered() { retry 100 0.2 has_children "$1"; }

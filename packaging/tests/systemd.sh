@@ -37,3 +37,5 @@ inside() { nsenter -t "$FIRST" -m -p /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:
 as() { user=$1; shift; inside setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }
 is_up() { inside systemctl is-system-running 2>/dev/null | grep -qE "running|degraded"; }
 comes_up() { retry 300 0.2 is_up; }
+# The number of a user's group: FERMATA_USER_GROUP | UID.
+user_group() { printf '%u\n' $((1 << 63 | $1)); }
