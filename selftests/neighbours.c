@@ -2,7 +2,8 @@
 /*
  * A card without window check that shares its IOMMU group: its engines reach what other devices of
  * the group have mapped, so it is used as a card without an IOMMU. Runs on a machine with two base
- * cards that are functions of one device (vm/boot --card profile=base,function=0 --card ...=1).
+ * cards that are functions of one device (vm/boot --card profile=base,function=0 --card ...=1), or
+ * behind ports of one switch (port=switch), where they are plugged and unplugged.
  */
 #include "kselftest_harness.h"
 #include <limits.h>
@@ -14,6 +15,17 @@ FM_FIXTURE_CARD(neighbours);
 
 #define OTHER	"/sys/class/fermata/fermata1"
 
+/* The card is behind a port: its parent is a device, too. */
+static bool behind_port(void)
+{
+	char path[PATH_MAX];
+
+	if (!realpath("/sys/class/fermata/fermata0/device", path))
+		return false;
+	strncat(path, "/../class", sizeof(path) - strlen(path) - 1);
+	return !access(path, F_OK);
+}
+
 /* Removes the other card from the machine; false: there is none, or nothing translates. */
 static bool remove_other(void)
 {
@@ -23,6 +35,11 @@ static bool remove_other(void)
 	fm_card_info(&info);
 	if (!(info.features & FERMATA_FEATURE_IOMMU) || !realpath(OTHER "/device", path))
 		return false;
+	if (behind_port()) {
+		if (host_ask("unplug", 1))
+			fm_die("the other card is not unplugged");
+		return true;
+	}
 	strncat(path, "/remove", sizeof(path) - strlen(path) - 1);
 	return !fm_put(path, "1");
 }
@@ -31,8 +48,8 @@ static void bring_back(void)
 {
 	u64 end = fm_now() + FM_GUARD_MS * FM_MS;
 
-	if (fm_put("/sys/bus/pci/rescan", "1"))
-		fm_die("the bus is not scanned");
+	if (behind_port() ? host_ask("plug", 1) != NULL : fm_put("/sys/bus/pci/rescan", "1"))
+		fm_die("the other card is not plugged in, or the bus is not scanned");
 	while (access(OTHER, F_OK)) {
 		if (fm_now() > end)
 			fm_die("the other card does not come back");
@@ -112,7 +129,7 @@ FM_TEST(neighbours, jobs_are_held_when_a_device_joins_the_group)
 {
 	struct fm_ctx c, idle;
 	struct fm_child ch;
-	int status;
+	int hold, status;
 
 	if (!run_alone(&c))
 		SKIP(return, "there is no other card, or it is not in an IOMMU group");
@@ -121,6 +138,12 @@ FM_TEST(neighbours, jobs_are_held_when_a_device_joins_the_group)
 	/* Saved before any driver could bind the new device. */
 	EXPECT_FALSE(card_runs(c.slot, c.token));
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
+	/* The end of a hold does not end the other one. */
+	hold = fm_hold_fd(c.fd);
+	ASSERT_LE(0, hold);
+	close(hold);
+	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c.fd));
+	EXPECT_FALSE(card_runs(c.slot, c.token));
 	fm_fork(&ch);
 	if (!ch.pid)
 		try_as_nobody(&ch, &c, &idle);

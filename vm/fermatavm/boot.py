@@ -113,14 +113,19 @@ class Card:
     def device(self):
         """Return QEMU's options for the device."""
         device = vfio_user(self.socket) | {"id": f"card{self.index}"}
-        if self.function:
-            device |= {"addr": f"10.{self.function}", "multifunction": True}
-        return device | ({"bus": f"port{self.index}"} if self.port else {})
+        if self.port:
+            return device | {"bus": f"port{self.index}"}
+        return device | ({"addr": f"10.{self.function}", "multifunction": True} if self.function else {})
 
     def qemu(self):
         args = []
-        if self.port:
-            args = ["-device", f"pcie-root-port,id=port{self.index},chassis={self.index + 1},x-speed=5,x-width=1"]
+        port_options = f"id=port{self.index},chassis={self.index + 1}"
+        if self.port == "switch":
+            if self.index == 0:
+                args = ["-device", "pcie-root-port,id=root,chassis=100", "-device", "x3130-upstream,id=switch,bus=root"]
+            args += ["-device", f"xio3130-downstream,bus=switch,addr=0.{self.index},multifunction=on,{port_options}"]
+        elif self.port:
+            args = ["-device", f"pcie-root-port,{port_options},x-speed=5,x-width=1"]
         return [*args, "-device", json.dumps(self.device()), *port(f"fermata.card{self.index}", f"socket,path={self.control}")]
 
     def stop(self):
@@ -506,7 +511,8 @@ def parser():
         "--card", action="append", default=[], metavar="SPEC",
         help="plug a card; SPEC is profile=base|irq|relay,irq=msix|msi|none,slots=linkedlist+membench+sha256 (defaults: irq,"
         " its interrupts, those slots), SLOT.KEY=VALUE for a setting of a slot, port=1 to put it behind a root port,"
-        " function=N to make it a function of one device, whose functions share an IOMMU group,"
+        " port=switch to put it behind a port of one switch, or function=N to make it a function of one device, so that cards"
+        " share an IOMMU group,"
         " ats=1 for the capability of address translation services, imports=1 to accept states that the card has not saved,"
         " program=PATH for another server. May be given several times",
     )  # fmt: skip
