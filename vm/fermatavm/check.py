@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from .common import ALIVE, BUILD, JOBS, die, host_path, say
+from .common import ALIVE, BUILD, JOBS, die, host_path, locked, say
 from .kernel import kernel_named, pins
 from .rest import Budget, changed_files, ordered
 from .second import RECORD, SecondRuns, again, line_for_record
@@ -99,7 +99,11 @@ def main():
         os.environ[f"KERNEL_{series.replace('.', '_')}"] = str(kernel.dir)
         if args.step:
             kernel.ensure()
-    logs = BUILD / folder
+    with locked(BUILD / f".{folder}.lock"):
+        run(steps, BUILD / folder, args)
+
+
+def run(steps, logs, args):
     if not args.part or args.part[0] == 1:
         shutil.rmtree(logs, ignore_errors=True)
     results = logs / "results"

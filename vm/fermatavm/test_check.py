@@ -2,6 +2,7 @@
 """Tests of vm/check: python3 -m unittest fermatavm.test_check"""
 
 import contextlib
+import fcntl
 import io
 import os
 import tempfile
@@ -105,6 +106,22 @@ class Checks(unittest.TestCase):
             [step] = steps.read_table("table")
             self.assertEqual(second.again(step, 3, self.folder), 1)
         self.assertTrue(printed.getvalue().endswith("late: failed 1 of 3 times\n"))
+
+
+class Runs(unittest.TestCase):
+    def test_runs_with_the_same_logs_wait_for_each_other(self):
+        def try_lock(*_):
+            with open(folder / ".check.lock") as lock, self.assertRaises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(mock.patch.object(check, "BUILD", folder))
+        self.enterContext(mock.patch.object(check, "kernel_named"))
+        self.enterContext(mock.patch.object(check.signal, "signal"))
+        self.enterContext(mock.patch("sys.argv", ["vm/check", "words"]))
+        with mock.patch.object(check, "run", side_effect=try_lock) as run:
+            check.main()
+        run.assert_called_once()
 
 
 class Choice(unittest.TestCase):
