@@ -19,6 +19,7 @@ pub use world::World;
 
 use std::fmt::Write;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use stateright::{Checker, CheckerBuilder, Expectation, HasDiscoveries, Model, Path, Property};
 
@@ -246,8 +247,42 @@ impl Bounds {
     }
 }
 
+/// The result of a search.
+pub struct Search {
+    /// Number of different states.
+    pub unique_states: usize,
+    /// Number of steps taken.
+    pub states: usize,
+    /// Length of the longest path.
+    pub depth: usize,
+    /// The first rule that is broken, with the path to the state; `None`: all rules hold in all visited states.
+    pub breach: Option<String>,
+    /// The first event that must occur on some path and did not.
+    pub unreached: Option<String>,
+}
+
+/// Searches the states of a configuration, for at most `limit` if given, and up to about `most` states if given. Not generic, so that
+/// the search is compiled and optimised once, and not in each program.
+pub fn search(bounds: &Bounds, limit: Option<Duration>, most: Option<usize>) -> Search {
+    let mut builder = checker(bounds);
+    if let Some(limit) = limit {
+        builder = builder.timeout(limit);
+    }
+    if let Some(most) = most {
+        builder = builder.target_state_count(most);
+    }
+    let checker = builder.spawn_bfs().join();
+    Search {
+        unique_states: checker.unique_state_count(),
+        states: checker.state_count(),
+        depth: checker.max_depth(),
+        breach: breach(&checker),
+        unreached: unreached(&checker),
+    }
+}
+
 /// Sets up a checker of a configuration, which stops at the first failure.
-pub fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
+fn checker(bounds: &Bounds) -> CheckerBuilder<Bounds> {
     let checker = bounds.checker().finish_when(HasDiscoveries::AnyFailures);
     match bounds.depth {
         // The first state counts, too. With several threads a state may first be met by a path that
@@ -262,7 +297,7 @@ pub const RECOVERS: &str =
     "once the card behaves, waiting jobs run, jobs end and closed contexts are released";
 
 /// Returns the first rule that is broken, with the path to the state; `None`: all rules hold in all visited states.
-pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
+fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut rules = properties.iter().filter(|property| !is_reached(property));
     rules.find_map(|property| {
@@ -272,7 +307,7 @@ pub fn breach(checker: &impl Checker<Bounds>) -> Option<String> {
 }
 
 /// Returns the first event that must occur on some path and did not.
-pub fn unreached(checker: &impl Checker<Bounds>) -> Option<String> {
+fn unreached(checker: &impl Checker<Bounds>) -> Option<String> {
     let properties = checker.model().properties();
     let mut reached = properties.iter().filter(|property| is_reached(property));
     let missing = reached.find(|property| checker.discovery(property.name).is_none())?;

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use fermata_check::{Bounds, LARGE, QUICK};
-use stateright::Checker;
 
 fn main() -> ExitCode {
     let (options, words): (Vec<String>, Vec<String>) = std::env::args()
@@ -44,20 +43,17 @@ fn check(bounds: &Bounds) -> Result<(), String> {
     let begin = Instant::now();
     let limit = std::env::var("FERMATA_CHECK_SECONDS").ok();
     let limit = limit.and_then(|s| s.parse().ok()).unwrap_or(3_600);
-    let checker = fermata_check::checker(bounds)
-        .timeout(Duration::from_secs(limit))
-        .spawn_bfs()
-        .join();
+    let search = fermata_check::search(bounds, Some(Duration::from_secs(limit)), None);
     let is_cut_off = begin.elapsed().as_secs() >= limit;
     // A limited search may not have visited the states that must be reached.
-    let failure = fermata_check::breach(&checker)
-        .or_else(|| fermata_check::unreached(&checker).filter(|_| !is_cut_off));
+    let unreached = search.unreached.filter(|_| !is_cut_off);
+    let failure = search.breach.or(unreached);
     println!(
         "| {} | {} | {} | {} | {} | {} |",
         bounds.name,
-        checker.unique_state_count(),
-        checker.state_count(),
-        checker.max_depth(),
+        search.unique_states,
+        search.states,
+        search.depth,
         begin.elapsed().as_secs(),
         match &failure {
             Some(_) => "FAILS",

@@ -3,8 +3,7 @@
 //! Checks the quick configurations completely: every state, every property (docs/proof.md). If
 //! `FERMATA_MODEL` is set, only configurations whose names contain it.
 
-use fermata_check::{breach, checker, unreached, Bounds, QUICK};
-use stateright::Checker;
+use fermata_check::{search, Bounds, QUICK};
 
 /// More states than any configuration has: if a state space exceeds this, a field in its key grows
 /// for ever.
@@ -15,12 +14,11 @@ fn check(chosen: impl Fn(&Bounds) -> bool) {
     let chosen = |bounds: &&Bounds| bounds.name.contains(&words) && chosen(bounds);
     assert!(QUICK.iter().any(|bounds| chosen(&bounds)), "no {words}");
     for bounds in QUICK.iter().filter(chosen) {
-        let checker = checker(bounds).target_state_count(STATES);
-        let checker = checker.spawn_bfs().join();
-        if let Some(why) = breach(&checker).or_else(|| unreached(&checker)) {
+        let search = search(bounds, None, Some(STATES));
+        if let Some(why) = search.breach.or(search.unreached) {
             panic!("{}: {why}", bounds.name);
         }
-        assert!(checker.state_count() < STATES, "{} grows", bounds.name);
+        assert!(search.states < STATES, "{} grows", bounds.name);
     }
 }
 
