@@ -5,8 +5,9 @@ python3 -m fermatavm.structure          exits 1 with messages if
     files of rust/sched use each other in a cycle, by `use` or by calls of methods,
     a file in rust/*.rs uses rust/card and rust/card uses the file,
     docs/architecture.md does not name a file of the module,
-    a function in rust/ has more than 60 lines or 6 parameters, or
-    code of the module has a retired identifier instead of a standard term (docs/glossary.md).
+    a function in rust/ has more than 60 lines or 6 parameters,
+    code of the module has a retired identifier instead of a standard term (docs/glossary.md), or
+    cargo does not run a test because Cargo.toml has `test = false` or `doctest = false`.
 python3 -m fermatavm.structure --edges  also prints the uses within rust/sched.
 
 A method belongs to the file that defines the method. A call by `self` calls a method of the type of the enclosing `impl`. Any other
@@ -16,10 +17,13 @@ import collections
 import pathlib
 import re
 import sys
+import tomllib
 
 LINES_MAX = 60
 PARAMETERS_MAX = 6
-RUST = pathlib.Path(__file__).resolve().parents[2] / "rust"
+TOP = pathlib.Path(__file__).resolve().parents[2]
+RUST = TOP / "rust"
+MANIFESTS = ("card/Cargo.toml", "rust/*/Cargo.toml", "tools/*/Cargo.toml")
 
 # Identifiers that standard terms have replaced in files of the module.
 RETIRED = {
@@ -38,6 +42,8 @@ IMPL = re.compile(r"^[ ]*(?:unsafe )?(?:impl|trait)\b(?:<[^{]*?>)? ([^{;]*? for 
 # Methods of the standard library whose names methods of the module share.
 STANDARD = {"fill", "get", "get_mut", "is_empty"}
 FUNCTION = re.compile(r"^[ ]*(?:(?:pub(?:\([^)]*\))?|const|unsafe|async|extern \"C\"|extern) )*fn (\w+)", re.M)
+# A test that cargo runs, and an example in the documentation of a library.
+TEST, EXAMPLE = re.compile(r"#\[test\]|\bproptest!"), re.compile(r"^\s*//[/!] *```(?!text)", re.M)
 
 
 def blank(match):
@@ -179,8 +185,23 @@ def circles(edges):
     return found
 
 
+def not_run(manifest):
+    """Yield files with tests that cargo does not run, because of `test = false` or `doctest = false` in a manifest."""
+    package, sources = tomllib.loads(manifest.read_text()), manifest.parent / "src"
+    every, library = sorted(sources.rglob("*.rs")), package.get("lib", {})
+    for target in [library, *package.get("bin", [])]:
+        # The other files may belong to the library, which has its own line.
+        is_program = target is not library and (sources / "lib.rs").exists()
+        files = [manifest.parent / target["path"]] if is_program else every
+        wanted = [pattern for pattern, key in ((TEST, "test"), (EXAMPLE, "doctest")) if target.get(key) is False]
+        yield from (file for file in files if any(pattern.search(file.read_text()) for pattern in wanted))
+
+
 def main():
     bad = []
+    for manifest in (manifest for place in MANIFESTS for manifest in sorted(TOP.glob(place))):
+        for file in not_run(manifest):
+            bad.append(f"{file.relative_to(TOP)} has tests, which {manifest.relative_to(TOP)} forbids cargo to run")
     edges = uses(sources("sched"))
     if "--edges" in sys.argv[1:]:
         for (one, other), by in sorted(edges.items()):
