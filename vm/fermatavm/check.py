@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from .common import ALIVE, BUILD, JOBS, die, host_path, locked, say
+from .common import ALIVE, BUILD, JOBS, TOP, die, host_path, locked, say
 from .kernel import kernel_named, pins
 from .rest import Budget, changed_files, ordered
 from .second import RECORD, SecondRuns, again, line_for_record
@@ -22,6 +22,8 @@ from .steps import TABLES, chosen, longest_first, read_table
 
 # Minutes that second runs may take after the time of all other steps: CI ends before minute 65.
 SECOND_MINUTES = 4
+# The step that builds the programs of the machines. The steps after it use these programs (guest.py).
+PROGRAMS = "programs"
 
 
 def part(text):
@@ -154,7 +156,10 @@ class Run:
                 self.show_running(running.values())
             for future in ended:
                 future.result()
-                yield running.pop(future)
+                step = running.pop(future)
+                if step.name == PROGRAMS and not step.failures:
+                    os.environ["FERMATA_BUILT"] = str(TOP)
+                yield step
 
         with ThreadPoolExecutor(self.width) as pool:
             try:

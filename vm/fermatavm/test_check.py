@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from . import check, rest, second, steps
+from . import check, guest, rest, second, steps
 
 # Fails the first time, and passes the second time.
 ONCE = "if [ -e {0} ]; then echo 'ok 1 in time'; else touch {0}; echo 'not ok 1 in time'; exit 1; fi"
@@ -98,6 +98,24 @@ class Checks(unittest.TestCase):
     def test_judges_see_the_second_run(self):
         printed = self.run_table(f"step! | judge | judges | grep -q '^ok' {self.folder}/late.log\n" + self.flaky("late"))
         self.assertTrue(printed.endswith("2 passed, 0 failed\n"))
+
+    def test_later_steps_use_the_programs_that_were_built(self):
+        see = 'step | see | sees | test "$FERMATA_BUILT" = ' + str(check.TOP) + "\n"
+        for built, passed in (("true", "2 passed, 0 failed"), ("false", "0 passed, 2 failed")):
+            with self.subTest(built), mock.patch.dict(os.environ, {"FERMATA_BUILT": ""}):
+                printed = self.run_table(f"step | {check.PROGRAMS} | programs | {built}\n{see}")
+                self.assertTrue(printed.endswith(f"{passed}\n"), printed)
+
+    def test_programs_that_were_built_are_not_built_again(self):
+        for value, built in ((str(guest.TOP), 0), ("/elsewhere", 1)):
+            with self.subTest(value), mock.patch.dict(os.environ, {"FERMATA_BUILT": value}), mock.patch.object(guest, "cargo") as cargo:
+                self.assertTrue(guest.Profile(False).build())
+                self.assertEqual(cargo.call_count, built)
+
+    def test_the_table_builds_the_programs_before_the_machines(self):
+        every = [step.name for step in steps.read_table("checks")]
+        machines = [step.name for step in steps.read_table("checks") if step.boots]
+        self.assertLess(every.index(check.PROGRAMS), min(every.index(name) for name in machines))
 
     def test_again_counts_failures(self):
         (self.folder / "vm").mkdir()
