@@ -20,6 +20,13 @@ pub struct Event {
     pub what: What,
 }
 
+impl Event {
+    /// Parses a line. Here, and not in each program, the parser is compiled, once.
+    pub fn parse(line: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(line)
+    }
+}
+
 /// What a slot is doing, as the log says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -136,8 +136,7 @@ fn write_event(out: &mut dyn Write, event: &Event) {
 pub fn replay(log: impl BufRead) -> anyhow::Result<Judge> {
     let mut judge = Judge::default();
     for (n, line) in log.lines().enumerate() {
-        let event: Event =
-            serde_json::from_str(&line?).map_err(|e| anyhow::anyhow!("line {}: {e}", n + 1))?;
+        let event = Event::parse(&line?).map_err(|e| anyhow::anyhow!("line {}: {e}", n + 1))?;
         judge.step(&event);
     }
     Ok(judge)

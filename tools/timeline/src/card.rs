@@ -39,8 +39,7 @@ pub fn read(log: impl BufRead) -> Result<(Timeline, u64)> {
     let mut reader = Reader::default();
     let mut first = None;
     for (n, line) in log.lines().enumerate() {
-        let event: Event =
-            serde_json::from_str(&line?).with_context(|| format!("line {}", n + 1))?;
+        let event = Event::parse(&line?).with_context(|| format!("line {}", n + 1))?;
         first.get_or_insert(event.t);
         reader.take(&event);
     }

@@ -92,7 +92,7 @@ impl Timeline {
         let mut timeline = Self::new(slices);
         let file = File::open(log).with_context(|| log.display().to_string())?;
         for line in BufReader::new(file).lines() {
-            timeline.take(&serde_json::from_str::<Event>(&line?)?);
+            timeline.take(&Event::parse(&line?)?);
         }
         Ok((timeline.visits, timeline.violations))
     }
