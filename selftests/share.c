@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Several processes share a slot, with slices of 1 and 2 ms: the same results as alone, the
- * card's count of slices, the order of turns, and no idle slot while one waits.
+ * card's count of slices, the order of turns, no idle slot while one waits, and the time of members
+ * of a group under each policy.
  */
 #include "kselftest_harness.h"
 #include <sys/wait.h>
@@ -383,6 +384,158 @@ FM_TEST(share, point_03_many_switches_of_two)
 		EXPECT_LE(20, st.preemptions);
 	}
 	fm_ctx_close(&gate.c);
+}
+
+/* --- two members of a group, under each policy --------------------------------------------- */
+
+/* Groups that compete with the one of the members, at its level and at that above. */
+#define BESIDE	2
+#define GROUP	FM_CGROUP "0"
+#define INNER	GROUP "/i"
+
+/* The first member is A; B's part of what both have, in percent. */
+struct shares {
+	const char *what;
+	u64 weight[2], slice[2];
+	u64 low, high;
+};
+
+#define CASES	2
+
+static const struct shares by_time[CASES] = {
+	{ "weights of 1 and 3", { 100, 300 }, { 4 * FM_MS, 4 * FM_MS }, 66, 84 },
+	{ "slices of 0.5 and 8 ms", { 100, 100 }, { FM_MS / 2, 8 * FM_MS }, 38, 62 },
+};
+
+/* Turns, which last as long as a busy machine lets them. */
+static const struct shares in_turn[CASES] = {
+	{ "weights of 1 and 3", { 100, 300 }, { 2 * FM_MS, 2 * FM_MS }, 42, 58 },
+	{ "slices of 0.5 and 8 ms", { 100, 100 }, { FM_MS / 2, 8 * FM_MS }, 42, 58 },
+};
+
+/* Opens a context in a cgroup, and gives it an endless job. */
+static void member_of(const char *path, struct fm_ctx *c)
+{
+	fm_cgroup_make(path);
+	fm_enter_path(path);
+	fm_tenant(c, 2 * FM_MS);
+	fm_enter(FM_ROOT);
+	fm_job_endless(c);
+}
+
+static u64 run_of(const struct card_run *runs)
+{
+	return runs[0].run_ns + runs[1].run_ns;
+}
+
+/* Returns B's part of the next time that both have together, or of the turns in it, in percent. */
+static u64 part_of_b(const struct fm_ctx *c, u64 time, bool turns)
+{
+	struct card_run before[2], after[2];
+	u64 end = fm_now() + FM_GUARD_MS * FM_MS, had[2];
+	int i;
+
+	card_runs_of(c->slot, c, before, 2);
+	do {
+		if (fm_now() > end)
+			fm_die("the members have not had %d ms", (int)(time / FM_MS));
+		fm_sleep_us(5000);
+		card_runs_of(c->slot, c, after, 2);
+	} while (run_of(after) - run_of(before) < time);
+	for (i = 0; i < 2; i++)
+		had[i] = turns ? after[i].resumes - before[i].resumes :
+				 after[i].run_ns - before[i].run_ns;
+	return had[1] * 100 / (had[0] + had[1] ?: 1);
+}
+
+/*
+ * Does B get its part? After a late timer, or a change, the time is right only later: each time is
+ * twice as long as the one before. A wrong part is the same in each of them.
+ */
+static bool has_part(const struct fm_ctx *c, const struct shares *s, bool turns)
+{
+	u64 time = (fm_is_slow() ? 400 : 100) * FM_MS, part;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		fm_param(c[i].fd, FERMATA_PARAM_WEIGHT, s->weight[i]);
+		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, s->slice[i]);
+	}
+	for (i = 0; i < 6; i++, time *= 2) {
+		part = part_of_b(c, time, turns);
+		if (part >= s->low && part <= s->high)
+			return true;
+		printf("# in %d ms: %d %%\n", (int)(time / FM_MS), (int)part);
+	}
+	return false;
+}
+
+/* Members of a group, or of one below it, alone, and beside one group and two. */
+static void share_in_group(struct __test_metadata *_metadata, bool turns, bool nested)
+{
+	/* With a weight it is a level of its own, and each child is a group below it. */
+	struct fermata_group_set level = {
+		.flags = FERMATA_GROUP_WEIGHT | FERMATA_GROUP_CHILDREN, .weight = 100, .children = 1
+	};
+	const char *const paths[BESIDE] = { nested ? GROUP "/s" : FM_CGROUP "1", FM_CGROUP "2" };
+	const struct shares *shares = turns ? in_turn : by_time;
+	struct fm_ctx c[2 + BESIDE];
+	int i, beside;
+
+	fm_cgroup_make(GROUP);
+	if (nested)
+		fm_group(GROUP, &level);
+	for (i = 0; i < 2; i++) {
+		member_of(nested ? INNER : GROUP, &c[i]);
+		fm_must_start(&c[i]);
+	}
+	card_speed(c[0].slot, 1);
+	for (beside = 0; beside <= BESIDE; beside++) {
+		if (beside) {
+			member_of(paths[beside - 1], &c[1 + beside]);
+			fm_must_start(&c[1 + beside]);
+		}
+		for (i = 0; i < CASES; i++) {
+			ASSERT_TRUE(has_part(c, &shares[i], turns))
+				TH_LOG("%s%s beside %d groups", nested ? "nested, " : "",
+				       shares[i].what, beside);
+		}
+	}
+	for (i = 0; i < 2 + BESIDE; i++) {
+		fm_end_endless(&c[i]);
+		fm_ctx_close(&c[i]);
+	}
+	fm_cgroups_remove();
+}
+
+static void share_under(struct __test_metadata *_metadata, const char *policy, bool turns)
+{
+	if (!fm_has_cgroups())
+		SKIP(return, "no cgroups (version 2)");
+	/* Without the boost, which gives slices besides. */
+	fm_policy(policy, 0);
+	share_in_group(_metadata, turns, false);
+	share_in_group(_metadata, turns, true);
+}
+
+FM_TEST(share, members_of_a_group_under_fair)
+{
+	share_under(_metadata, FERMATA_POLICY_FAIR, false);
+}
+
+FM_TEST(share, members_of_a_group_under_deadline)
+{
+	share_under(_metadata, FERMATA_POLICY_DEADLINE, false);
+}
+
+FM_TEST(share, members_of_a_group_under_round_robin)
+{
+	share_under(_metadata, FERMATA_POLICY_ROUND_ROBIN, true);
+}
+
+FM_TEST(share, members_of_a_group_under_priority)
+{
+	share_under(_metadata, FERMATA_POLICY_PRIORITY, true);
 }
 
 TEST_HARNESS_MAIN
