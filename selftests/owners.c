@@ -24,6 +24,8 @@ FM_FIXTURE_CARD(owners);
 #define TURNS_MAX	64
 /* How often one timer may fire in one interrupt. */
 #define EXPIRIES_MAX	4
+/* PAUSEs, STARTs, resets and reservations in one interrupt: two for each slot. */
+#define DECISIONS_MAX	(2 * SLOTS)
 #define SLICE	(20 * FM_MS)
 
 /* --- the attacker ----------------------------------------------------------------- */
@@ -265,13 +267,26 @@ static void begin(struct victims *v, struct owner *o, u32 slots)
 	fm_enter(FM_ROOT);
 }
 
+static void judge(struct __test_metadata *_metadata, const struct fm_interrupts *seen)
+{
+	TH_LOG("%llu expiries of timers, at most %llu of one timer in an interrupt",
+	       (unsigned long long)seen->expiries, (unsigned long long)seen->most_expiries);
+	TH_LOG("%llu decisions in interrupts, at most %llu in one",
+	       (unsigned long long)seen->decisions, (unsigned long long)seen->most_decisions);
+	EXPECT_LT(0, seen->expiries);
+	EXPECT_GE(EXPIRIES_MAX, seen->most_expiries);
+	EXPECT_LT(0, seen->decisions);
+	EXPECT_GE(DECISIONS_MAX, seen->most_decisions);
+}
+
 SLOW_TEST(owners, random_changes_take_nothing_from_others)
 {
-	u64 from, end, others = 0, group, sibling, expiries, most;
+	u64 from, end, others = 0, group, sibling;
 	u32 seed = fm_number_from("FERMATA_SEED", fm_now());
 	u32 slots = fm_slots_of(FM_LIST);
 	struct owner o = { .dice = seed };
 	struct fm_child ch;
+	struct fm_interrupts interrupts;
 	struct victims v = { };
 	const char *why;
 	int i;
@@ -285,7 +300,7 @@ SLOW_TEST(owners, random_changes_take_nothing_from_others)
 		SKIP(return, "%s", why);
 	TH_LOG("FERMATA_SEED=%u", seed);
 	begin(&v, &o, slots);
-	fm_trace_timers();
+	fm_trace_interrupts();
 	fm_trace_begin();
 	from = card_history_end();
 	end = fm_now() + fm_number_from("FERMATA_OWNERS", 10) * 1000 * FM_MS;
@@ -305,12 +320,9 @@ SLOW_TEST(owners, random_changes_take_nothing_from_others)
 	       (unsigned long long)(sibling / FM_MS));
 	TH_LOG("at most %d turns of others in a row", v.longest);
 	EXPECT_GE(TURNS_MAX, v.longest);
-	expiries = fm_trace_expiries(&most);
+	interrupts = fm_trace_read_interrupts();
 	fm_trace_close();
-	TH_LOG("%llu expiries of timers, at most %llu of one timer in an interrupt",
-	       (unsigned long long)expiries, (unsigned long long)most);
-	EXPECT_LT(0, expiries);
-	EXPECT_GE(EXPIRIES_MAX, most);
+	judge(_metadata, &interrupts);
 	EXPECT_LE(SHARE_MIN * (others + group), 100 * others);
 	EXPECT_LE(SIBLING_MIN * group, 100 * (OWN + 1) * sibling);
 	fm_say(&ch, 1);

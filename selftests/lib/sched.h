@@ -171,10 +171,18 @@ void fm_trace_begin(void);
 void fm_trace_switch(const char *which, bool on);
 /* How many events were recorded. */
 int fm_trace_count(void);
-/* Records expiries of timers instead of the driver's events. */
-void fm_trace_timers(void);
-/* How many expiries of the driver's timers were recorded; most: of one timer in one interrupt. */
-u64 fm_trace_expiries(u64 *most);
+/* Records interrupts, and what the scheduler decides, instead of all the driver's events. */
+void fm_trace_interrupts(void);
+
+struct fm_interrupts {
+	/* Expiries of the driver's timers, and the most of one timer in one interrupt. */
+	u64 expiries, most_expiries;
+	/* PAUSEs, STARTs, resets and reservations in interrupts, and the most in one of them. */
+	u64 decisions, most_decisions;
+};
+
+/* What was recorded. */
+struct fm_interrupts fm_trace_read_interrupts(void);
 /*
  * NULL, or the first of the n wanted events that was not recorded after its predecessor. An event
  * is written as "start ctx=%u resume=1": its name without "fermata_", and the fields that matter.

@@ -174,10 +174,24 @@ void fm_trace_switch(const char *which, bool on)
 	put(file, on ? "1" : "0");
 }
 
-void fm_trace_timers(void)
+void fm_trace_interrupts(void)
 {
+	/* What the scheduler does, and the bounds of interrupts. */
+	static const char *const decisions[] = { "pause", "keep", "start", "reset" };
+	static const char *const bounds[] = {
+		"timer/hrtimer_expire_entry", "timer/hrtimer_expire_exit", "irq/irq_handler_entry",
+		"irq/irq_handler_exit"
+	};
+	char file[128];
+	int i;
+
 	fm_trace_switch("enable", false);
-	put("events/timer/hrtimer_expire_entry/enable", "1");
+	for (i = 0; i < 4; i++) {
+		snprintf(file, sizeof(file), "%s/enable", decisions[i]);
+		fm_trace_switch(file, true);
+		snprintf(file, sizeof(file), "events/%s/enable", bounds[i]);
+		put(file, "1");
+	}
 }
 
 /* Returns the whole trace, in order of time; the caller frees it. */
@@ -228,31 +242,62 @@ int fm_trace_count(void)
 
 #define CPUS	64
 
-u64 fm_trace_expiries(u64 *most)
-{
-	struct { unsigned long long timer, now; u64 times; } last[CPUS] = { }, *at;
-	char *text = record(), *save, *line, *event;
+/* A processor, as far as its trace has been read. */
+struct processor {
 	unsigned long long timer, now;
-	unsigned int cpu;
-	u64 all = 0;
+	u64 expiries, decisions;
+	bool in_interrupt;
+};
 
-	*most = 0;
+/* Expiries of one timer at one time, and decisions at one time, are of one interrupt. */
+static void note_expiry(struct fm_interrupts *all, struct processor *cpu, const char *line)
+{
+	unsigned long long timer, now;
+
+	if (sscanf(strstr(line, " hrtimer="), " hrtimer=%llx", &timer) != 1 ||
+	    sscanf(strstr(line, " now="), " now=%llu", &now) != 1)
+		fm_die("a line of the trace: %s", line);
+	if (cpu->now != now)
+		cpu->decisions = 0;
+	if (cpu->now != now || cpu->timer != timer)
+		cpu->expiries = 0;
+	cpu->timer = timer;
+	cpu->now = now;
+	cpu->in_interrupt = true;
+	all->expiries++;
+	if (++cpu->expiries > all->most_expiries)
+		all->most_expiries = cpu->expiries;
+}
+
+static void note_line(struct fm_interrupts *all, struct processor *cpu, char *line)
+{
+	if (event_in(line)) {
+		if (!cpu->in_interrupt)
+			return;
+		all->decisions++;
+		if (++cpu->decisions > all->most_decisions)
+			all->most_decisions = cpu->decisions;
+	} else if (strstr(line, ": irq_handler_entry:")) {
+		cpu->decisions = 0;
+		cpu->in_interrupt = true;
+	} else if (strstr(line, ": irq_handler_exit:") || strstr(line, ": hrtimer_expire_exit:")) {
+		cpu->in_interrupt = false;
+	} else if (strstr(line, ": hrtimer_expire_entry:") && strstr(line, "[fermata]")) {
+		note_expiry(all, cpu, line);
+	}
+}
+
+struct fm_interrupts fm_trace_read_interrupts(void)
+{
+	char *text = record(), *save, *line, *at;
+	struct processor cpus[CPUS] = { };
+	struct fm_interrupts all = { };
+	unsigned int cpu;
+
 	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-		event = strstr(line, " hrtimer=");
-		if (!event || !strstr(event, "[fermata]") || !strstr(event, " now=") ||
-		    !strchr(line, '['))
-			continue;
-		if (sscanf(strchr(line, '['), "[%u]", &cpu) != 1 || cpu >= CPUS ||
-		    sscanf(event, " hrtimer=%llx", &timer) != 1 ||
-		    sscanf(strstr(event, " now="), " now=%llu", &now) != 1)
-			fm_die("a line of the trace: %s", line);
-		at = &last[cpu];
-		if (at->timer != timer || at->now != now)
-			at->times = 0;
-		at->timer = timer;
-		at->now = now;
-		*most = ++at->times > *most ? at->times : *most;
-		all++;
+		at = *line == '#' ? NULL : strchr(line, '[');
+		if (at && sscanf(at, "[%u]", &cpu) == 1 && cpu < CPUS)
+			note_line(&all, &cpus[cpu], line);
 	}
 	free(text);
 	return all;
