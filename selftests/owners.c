@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A user without privileges changes everything that an owner may change, at random, most often at
- * the worst moment: while a job is saved, restored or held, while the card is reset. Another group
- * on the same slots keeps its share of them, and a sibling in the same group keeps its own; no
- * timer fires again and again in one interrupt; and nobody waits for more than some slices.
+ * the worst moment: while a job is saved, restored or held, while the card is reset or the machine
+ * falls asleep. Another group on the same slots keeps its share of them, and a sibling in the same
+ * group keeps its own; no timer fires again and again in one interrupt, nor does the scheduler
+ * decide again and again in one; and nobody waits for more than some slices.
  */
 #include "kselftest_harness.h"
 #include "lib/sched.h"
@@ -117,6 +118,31 @@ static void act(struct owner *o, const struct fm_ctx *c)
 	}
 }
 
+/* A reply of the card is lost if the machine sleeps meanwhile, so whoever asks or sleeps locks this. */
+static pthread_mutex_t *asking;
+
+static void lock_begin(void)
+{
+	pthread_mutexattr_t shared;
+
+	asking = mmap(NULL, sizeof(*asking), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (asking == MAP_FAILED)
+		fm_die("no memory");
+	pthread_mutexattr_init(&shared);
+	pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(asking, &shared);
+}
+
+static bool is_in_phase(int slot, const char *phase)
+{
+	bool is;
+
+	pthread_mutex_lock(asking);
+	is = strstr(card_cmd("state slot=%d", slot), phase);
+	pthread_mutex_unlock(asking);
+	return is;
+}
+
 /* Waits, not for long, until the slot is in a phase that is chosen at random. */
 static void aim(struct owner *o, int slot)
 {
@@ -125,7 +151,7 @@ static void aim(struct owner *o, int slot)
 	int tries;
 
 	for (tries = 0; tries < 100; tries++)
-		if (strstr(card_cmd("state slot=%d", slot), phase))
+		if (is_in_phase(slot, phase))
 			return;
 }
 
@@ -209,23 +235,37 @@ static void note_turns(struct victims *v, u64 *from)
 	}
 }
 
-/* Runs short urgent jobs, which preempt those of the attacker, and resets the card now and then. */
-static void disturb(struct victims *v, u64 *from, u64 end)
+/* Lets the machine sleep, for or resets the card, in turn. */
+static void freeze(int n)
 {
-	u64 reset = fm_now() + 1500 * FM_MS;
+	if (n % 2 && !fm_cannot_sleep(FM_SHORT_REHEARSAL)) {
+		pthread_mutex_lock(asking);
+		if (fm_sleep_and_wake(FM_SHORT_REHEARSAL))
+			fm_die("the machine cannot sleep");
+		pthread_mutex_unlock(asking);
+	} else if (fm_reset_by("flr") && fm_reset()) {
+		fm_die("the card cannot be reset");
+	}
+}
+
+/* Runs short urgent jobs, which preempt those of the attacker, and freezes the card now and then. */
+static void disturb(struct __test_metadata *_metadata, struct victims *v, u64 *from, u64 end)
+{
+	u64 next = fm_now() + 1500 * FM_MS;
 	struct fm_ctx *urgent = &v->urgent;
+	int n = 0;
 
 	while (fm_now() + 500 * FM_MS < end) {
 		fm_must_start(urgent);
 		fm_wait(urgent->fd, FERMATA_EVENT_DONE);
 		fm_sleep_us(20000);
 		note_turns(v, from);
-		if (fm_now() < reset || !fm_reset_by("flr"))
+		if (fm_now() < next)
 			continue;
-		if (fm_reset())
-			fm_die("the card cannot be reset");
-		reset = fm_now() + 1500 * FM_MS;
+		freeze(++n);
+		next = fm_now() + 1500 * FM_MS;
 	}
+	TH_LOG("%d resets and sleeps", n);
 }
 
 /* --- the test ---------------------------------------------------------------------------- */
@@ -243,6 +283,7 @@ static void begin(struct victims *v, struct owner *o, u32 slots)
 	struct fm_ctx idle;
 	int i, slot;
 
+	lock_begin();
 	fm_enter(0);
 	for (v->n = 0, slot = 0; slot < SLOTS; slot++) {
 		if (!(slots & 1U << slot))
@@ -307,7 +348,7 @@ SLOW_TEST(owners, random_changes_take_nothing_from_others)
 	fm_fork(&ch);
 	if (!ch.pid)
 		run_owner(&o, &ch, end);
-	disturb(&v, &from, end);
+	disturb(_metadata, &v, &from, end);
 	TH_LOG("%llu random numbers", (unsigned long long)fm_hear(&ch));
 	note_turns(&v, &from);
 	for (i = 0; i < v.n; i++)
