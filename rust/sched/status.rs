@@ -183,6 +183,9 @@ impl Status {
             Phase::Paused if self.empty() && config.queues => StatusClass::Empty,
             Phase::Paused if is_written => StatusClass::Paused,
             Phase::Idle if is_fresh => StatusClass::Running,
+            // It may have arrived right behind a START that was late: Optimus's engines show RUNNING
+            // one cycle after it.
+            Phase::Idle if !run.seen_running && !run.suspect => StatusClass::Stale,
             Phase::Paused | Phase::Idle | Phase::Unknown => StatusClass::Violation,
         }
     }

@@ -663,3 +663,28 @@ fn a_slot_that_does_not_answer_is_not_asked_again() {
         );
     }
 }
+
+/// A base card shows IDLE until START has reached the engine: one such read after any time is no
+/// violation, a second one is.
+#[test]
+fn a_start_that_is_late_fails_no_job() {
+    for (second, fails) in [(1, false), (0, true)] {
+        let mut world = World::new(&[BASE], 2);
+        let ctx = world.tenant(2 * MS);
+        world.start(ctx, ENDLESS).unwrap();
+        let late = ns(world.now + 60 * MS);
+        for (raw, reads, resets) in [(0, true, false), (second, fails, fails)] {
+            let (slot, status) = (sid(0), Status::from_raw(raw));
+            let mut seen = (false, false);
+            let event = Event::Status { slot, status };
+            let handled = world
+                .machine
+                .handle(late, event, &mut |action| match action {
+                    Action::ReadStatus { .. } => seen.0 = true,
+                    Action::Reset { hold: true, .. } => seen.1 = true,
+                    _ => {}
+                });
+            assert_eq!((handled, seen), (Ok(()), (reads, resets)), "status {raw}");
+        }
+    }
+}
