@@ -534,7 +534,7 @@ impl Slot {
             RecordFate::Torn => {
                 let (words, run) = (head.to_vec(), record.run);
                 state.relay.torn = Some(Torn { at, words, run });
-                self.later(state, delay, |slot, state| slot.complete_record(state));
+                self.later(state, delay, Self::complete_record);
             }
             RecordFate::Lost | RecordFate::Posted => {}
         }
@@ -568,9 +568,10 @@ impl Slot {
 
     fn note_written(&self, run: u32, is_written: bool, irq: bool) {
         let slot = self.index;
-        self.host.recorder.record(match is_written {
-            true => What::RecordLanded { slot, run, irq },
-            false => What::RecordLost { slot, run },
+        self.host.recorder.record(if is_written {
+            What::RecordLanded { slot, run, irq }
+        } else {
+            What::RecordLost { slot, run }
         });
     }
 
