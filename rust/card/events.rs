@@ -190,6 +190,7 @@ impl Card {
     /// Feeds `event`, and the status reads that follow from it, to the scheduler.
     pub(super) fn handle(&self, state: &mut State, event: Event) -> Result<(), Refusal> {
         let mut outbox = Outbox::default();
+        self.note_event(state, event);
         let result = self.handle_one(state, event, &mut outbox);
         self.feed_reads(state, outbox);
         result
@@ -265,6 +266,7 @@ impl Card {
             if !status.is_gone() && self.take_records(state, slot, &mut outbox) {
                 continue;
             }
+            self.note_event(state, Event::Status { slot, status });
             let silence = self.read_more(state, slot, status, &mut outbox);
             let status = silence.unwrap_or(status);
             if status.is_gone() && self.waits_for_link(state, slot) {
@@ -367,7 +369,6 @@ impl Card {
         event: Event,
         outbox: &mut Outbox,
     ) -> Result<(), Refusal> {
-        self.note_event(state, event);
         if let Event::Status { slot, status } = event {
             if status.is_gone() {
                 self.dump_death(state, slot);
