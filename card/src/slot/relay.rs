@@ -286,7 +286,7 @@ impl Slot {
         if taken.is_none() {
             self.window.set_size(0);
         }
-        let interrupts = self.post(state, &record, run.context);
+        let interrupts = self.post(state, &record, run.context, now);
         if let Some(order) = taken {
             self.take(state, order, now);
             let back = back.then(|| Order::back_to(state.start_count, run.context));
@@ -483,9 +483,9 @@ fn fate(misbehaviour: &mut Misbehaviour) -> (RecordFate, Duration) {
 }
 
 impl Slot {
-    /// Posts a record, or does what a misbehaviour demands. Returns whether the interrupt comes
-    /// now.
-    fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64) -> bool {
+    /// Posts the record of a run that ended at `now`, or does what a misbehaviour demands. Returns
+    /// whether the interrupt comes now.
+    fn post(self: &Arc<Self>, state: &mut State, record: &Record, context: u64, now: u64) -> bool {
         self.complete_record(state);
         // Once the record is written, the context may change.
         let seen = self.peek(context);
@@ -499,7 +499,7 @@ impl Slot {
             wanted
         };
         // The driver may act on the last word as soon as the word is in memory.
-        self.host.recorder.record(What::Record {
+        let ended = What::Record {
             slot: self.index,
             run: record.run,
             context,
@@ -510,7 +510,8 @@ impl Slot {
             results_lost: record.results_lost,
             fate,
             seen,
-        });
+        };
+        self.host.recorder.record_at(now, ended);
         let last_comes = matches!(fate, RecordFate::Posted | RecordFate::Torn);
         if last_comes && !self.put(at.saturating_add(LAST), last) {
             self.host.recorder.record(What::RecordLost {

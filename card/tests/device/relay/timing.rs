@@ -85,6 +85,20 @@ fn at_zero_aborts_a_restore() {
     assert_eq!(card.wait(1, 6).reason, R_PAUSED);
     card.order(1, 7 | at(1000));
     assert_eq!(card.wait(1, 7).reason, R_PAUSED, "the snapshot was good");
+    // The log has the time that is in the record.
+    let log = card.rig.log_text();
+    let time = |line: &str| line.split(',').next().map(str::to_owned);
+    let of = |what: &str| {
+        log.lines()
+            .filter(|line| line.contains(what))
+            .map(time)
+            .collect::<Vec<_>>()
+    };
+    let records = of("\"reason\":\"not_run\"");
+    assert!(
+        !records.is_empty() && records.iter().all(|t| of("\"phase\":\"idle\"").contains(t)),
+        "{log}"
+    );
     let history = card.rig.ask("history from=0");
     assert!(history.contains("1:resume:0xa0,1:notrun:0xa0"), "{history}");
     let runs = card.rig.ask("runs slot=1");
