@@ -235,7 +235,7 @@ static void note_turns(struct victims *v, u64 *from)
 	}
 }
 
-/* Lets the machine sleep, for or resets the card, in turn. */
+/* Lets the machine sleep, or resets the card, in turn. */
 static void freeze(int n)
 {
 	if (n % 2 && !fm_cannot_sleep(FM_SHORT_REHEARSAL)) {

@@ -53,7 +53,7 @@ struct Losses {
     count: AtomicU64,
 }
 
-/// Which reads are lost.
+/// The reads that are lost from now on.
 #[derive(Debug, Default)]
 struct LossPlan {
     /// How many of the reads at which offset in BAR 0.

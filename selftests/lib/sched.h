@@ -181,7 +181,7 @@ struct fm_interrupts {
 	u64 decisions, most_decisions;
 };
 
-/* What was recorded. */
+/* Returns what fm_trace_interrupts() has recorded. */
 struct fm_interrupts fm_trace_read_interrupts(void);
 /*
  * NULL, or the first of the n wanted events that was not recorded after its predecessor. An event

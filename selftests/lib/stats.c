@@ -176,7 +176,7 @@ void fm_trace_switch(const char *which, bool on)
 
 void fm_trace_interrupts(void)
 {
-	/* What the scheduler does, and the bounds of interrupts. */
+	/* Tracepoints of decisions, and of the begin and the end of interrupts. */
 	static const char *const decisions[] = { "pause", "keep", "start", "reset" };
 	static const char *const bounds[] = {
 		"timer/hrtimer_expire_entry", "timer/hrtimer_expire_exit", "irq/irq_handler_entry",

@@ -26,6 +26,7 @@ pub(super) struct Relay {
     pub(super) run: Option<Run>,
     /// Number of power-ons: a write that was delayed must not survive a power-on.
     pub(super) epoch: u64,
+    /// A record of which only the last word is in memory.
     pub(super) torn: Option<Torn>,
 }
 
@@ -514,10 +515,7 @@ impl Slot {
         self.host.recorder.record_at(now, ended);
         let last_comes = matches!(fate, RecordFate::Posted | RecordFate::Torn);
         if last_comes && !self.put(at.saturating_add(LAST), last) {
-            self.host.recorder.record(What::RecordLost {
-                slot: self.index,
-                run: record.run,
-            });
+            self.note_written(record.run, false, false);
             return true;
         }
         match fate {
@@ -567,6 +565,7 @@ impl Slot {
         }
     }
 
+    /// Logs that the rest of a record was written, or was lost. `irq`: its interrupt follows.
     fn note_written(&self, run: u32, is_written: bool, irq: bool) {
         let slot = self.index;
         self.host.recorder.record(if is_written {
