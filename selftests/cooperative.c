@@ -332,7 +332,7 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 	struct fm_expect e;
 	struct fm_ctx c;
 	int tries = 0, n;
-	u64 from, done;
+	u64 from;
 
 	if (!has_boundaries(FM_SHA))
 		SKIP(return, "no boundaries");
@@ -343,15 +343,7 @@ FM_TEST(cooperative, not_any_more_on_the_way)
 		/* The boundary, 4 ms away, may come first. Each attempt has its own job, of 4 s. */
 		card_speed(c.slot, 1);
 		fm_must_start(&c);
-		/*
-		 * The shorter saves are, the sooner PAUSE is repeated: one more short save. A PAUSE
-		 * that is lost in a restore would count as a long save.
-		 */
 		until_done(&c, 0);
-		fm_hold(&c);
-		done = fm_reg_get(c.fd, REG_DONE);
-		fm_must_resume(&c);
-		until_done(&c, done);
 		fm_param(c.fd, FERMATA_PARAM_COOPERATIVE, 1);
 		from = card_history_end();
 		until_behind_boundary(&c, 4096);

@@ -116,15 +116,11 @@ impl Scheduler {
             None
         } else {
             let fsm = &mut self.slots[id].fsm;
-            let (timeslice, cooperative) = match fsm.run() {
-                Some(run) => {
-                    let params = &self.entities[run.ctx.at()].params;
-                    (params.timeslice, params.cooperative)
-                }
-                None => (Duration::ZERO, false),
-            };
+            let timeslice = fsm.run().map_or(Duration::ZERO, |run| {
+                self.entities[run.ctx.at()].params.timeslice
+            });
             let was_leaving = fsm.is_leaving();
-            let progress = fsm.timer(cx, timeslice, cooperative);
+            let progress = fsm.timer(cx, timeslice);
             // Another job may have to be preempted in place of a job that does not answer.
             let differs = fsm.is_leaving() != was_leaving;
             if differs {

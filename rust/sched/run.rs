@@ -166,14 +166,9 @@ impl Pause {
         }
     }
 
-    /// Returns the PAUSE with the times of an order, which stays in force until it is taken: only
-    /// whether the job still stops at a boundary is checked again soon.
+    /// Returns the PAUSE with the times of an order, which stays in force until it is taken.
     pub(super) fn by_order(self) -> Self {
-        let again = if self.boundary {
-            self.again
-        } else {
-            self.since + WATCHDOG_PERIOD
-        };
+        let again = self.since + WATCHDOG_PERIOD;
         Self { again, ..self }
     }
 

@@ -120,8 +120,15 @@ impl Scheduler {
         queue
             .reserved
             .admit(queue.usable, Some(&context.params), &params)?;
+        let was_cooperative = context.params.cooperative;
         self.replace_params(now, ctx, params);
-        self.reschedule(&mut Cx::new(now, out), class);
+        let cx = &mut Cx::new(now, out);
+        if was_cooperative && !params.cooperative {
+            if let Some(slot) = self.slot_of(id) {
+                self.slots[slot].fsm.stop_before_boundary(cx);
+            }
+        }
+        self.reschedule(cx, class);
         Ok(())
     }
 

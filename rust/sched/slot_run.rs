@@ -463,14 +463,27 @@ impl SlotFsm {
         pause.is_some_and(|pause| pause.boundary && !pause.last)
     }
 
-    pub(super) fn pause_timer(
-        &mut self,
-        cx: &mut Cx<'_>,
-        timeslice: Duration,
-        cooperative: bool,
-    ) -> Progress {
+    /// Stops a job on its way to a boundary where it is, because its context is no longer
+    /// cooperative. A context that becomes cooperative meanwhile is so from its next stop on.
+    pub(super) fn stop_before_boundary(&mut self, cx: &mut Cx<'_>) {
+        if self.stops_at_boundary(false) {
+            return;
+        }
+        let save = self.stats.save();
+        let Some((_, pause)) = self.boundary_pause() else {
+            return;
+        };
+        if cx.now < pause.since {
+            (pause.boundary, pause.bound) = (false, None);
+            return;
+        }
+        pause.begin_save(cx.now, save);
+        self.entered = true;
+        self.write_pause(cx, false, PauseCause::Again, None);
+    }
+
+    pub(super) fn pause_timer(&mut self, cx: &mut Cx<'_>, timeslice: Duration) -> Progress {
         let now = cx.now;
-        let at_boundary = self.stops_at_boundary(cooperative);
         let (poll_period, save) = (self.poll_min(), self.stats.save());
         let State::Running(run) = &mut self.state else {
             return Progress::NONE;
@@ -492,9 +505,7 @@ impl SlotFsm {
             return Progress::NONE;
         }
         if now >= pause.again {
-            // A context that is no longer cooperative is stopped at once; a context that has just
-            // become cooperative stops at a boundary only next time.
-            let boundary = pause.boundary && at_boundary;
+            let boundary = pause.boundary;
             let first = pause.unwritten.take();
             match first {
                 Some(_) => {
@@ -502,9 +513,6 @@ impl SlotFsm {
                     (run.poll_period, run.poll_at) = (poll_period, now + poll_period);
                 }
                 None => pause.repeat(now, save),
-            }
-            if pause.boundary && !boundary {
-                pause.begin_save(now, save);
             }
             self.entered = true;
             // An order stays in force until it is taken.
@@ -546,18 +554,10 @@ impl SlotFsm {
         }
     }
 
-    /// Does what is due when the timer fires. The context of the job has the slice `timeslice`, and
-    /// is `cooperative` or not.
-    pub(super) fn timer(
-        &mut self,
-        cx: &mut Cx<'_>,
-        timeslice: Duration,
-        cooperative: bool,
-    ) -> Progress {
+    /// Does what is due when the timer fires. The context of the job has the slice `timeslice`.
+    pub(super) fn timer(&mut self, cx: &mut Cx<'_>, timeslice: Duration) -> Progress {
         match self.state {
-            State::Running(Run { pause: Some(_), .. }) => {
-                self.pause_timer(cx, timeslice, cooperative)
-            }
+            State::Running(Run { pause: Some(_), .. }) => self.pause_timer(cx, timeslice),
             State::Running(run) if cx.now >= run.poll_at => {
                 self.poll(cx, timeslice);
                 Progress::NONE
