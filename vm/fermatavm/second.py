@@ -25,8 +25,8 @@ MOST = 3
 TIMED_OUT = 124
 # What a step's log has if something is wrong that a second run cannot excuse.
 WRONG = re.compile(r"\b(wrong|differ(s|ent)?|violations?|corrupt(ed)?|lost|leak(s|ed)?)\b|the kernel complained|card \d+ ended with status", re.I)
-# Lines in which these words describe what a point tests, or count none of it.
-FINE = re.compile(r"^\s*(not )?ok \d+|^# [\w.-]+$|\b(no|0) (violations?|leaks?|lost)\b|^fermata: report:")
+# Lines in which these words describe what a point tests, count none of it, or are said of a machine that a test takes away.
+FINE = re.compile(r"^\s*(not )?ok \d+|^fermata-vfio: the virtual machine is lost: |^# [\w.-]+$|\b(no|0) (violations?|leaks?|lost)\b|^fermata: report:")
 
 
 def why_final(step):

@@ -74,9 +74,13 @@ class Step:
     def count_points(self):
         """Count the TAP points of the log. A point that closes a subtest (indented points before it) counts only if it reports a
         failure that no point of the subtest reports."""
-        planned, inner, inner_failed, program, why, whole = 0, 0, 0, "", [], True
+        planned, inner, inner_failed, program, why, whole, missed = 0, 0, 0, "", [], True, False
         for line in self.text().splitlines():
             plan, point = PLAN.match(line), POINT.match(line)
+            # A point without subtests gives its reason in the next line.
+            if missed and line.startswith("# "):
+                self.failures[-1] += f" ({line[2:302]})"
+            missed = False
             if WORDS.match(line):
                 why.append(line.strip(" #"))
             if line.startswith("# "):
@@ -106,6 +110,7 @@ class Step:
                 self.passed += 1
             else:
                 self.failures.append((what or f"point {point.group(3)}") + said)
+                missed = not nested
         if planned > 0:
             self.failures.append(f"{planned} planned points never reported")
         if self.status and not self.failures:

@@ -68,6 +68,10 @@ class Checks(unittest.TestCase):
                 self.assertIn(f"sign{number} does not run again: its log has: {sign[:20]}", printed)
                 self.assertEqual(self.status, 1)
 
+    def test_the_reason_of_a_point_is_named(self):
+        printed = self.run_table("tap | jobs | jobs | echo 1..1; echo not ok 1 a job; echo '# no job runs'\n")
+        self.assertIn("a job (no job runs)", printed)
+
     def test_another_failure_is_final(self):
         printed = self.run_table("step vm | demo | the demo | exit 3\n")
         self.assertIn("does not run again: it failed neither by time nor by a missed point", printed)

@@ -102,9 +102,11 @@ fn jobs() -> Result<()> {
     for round in 0..3 {
         let hash = Hash::new(&guest, 0, 0x100 + round)?;
         let (job, count, checksum) = membench(&guest, 1, 0x200 + round)?;
+        let slow = Slow::new(0)?;
         guest.start(&hash.job)?;
         guest.start(&job)?;
-        ensure!(guest.runs(&hash.job)?);
+        ensure!(guest.runs(&hash.job)? && guest.runs(&job)?, "no job runs");
+        drop(slow);
         guest.finish(&hash.job)?;
         hash.check(&mut guest)?;
         guest.finish(&job)?;
