@@ -135,6 +135,8 @@ static void jobs_go_on(struct __test_metadata *_metadata, enum fm_sleep how)
 	EXPECT_LE(1, st.preemptions);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(c[HELD].fd));
 
+	for (i = 0; i < ALL; i++)
+		fm_param(c[i].fd, FERMATA_PARAM_TIMESLICE, 10 * FM_MS);
 	for (i = 0; i < ALL; i++) {
 		if (i != HELD) {
 			card_until_runs(c[i].slot, c[i].token);
