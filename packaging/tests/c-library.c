@@ -18,6 +18,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CARD "/dev/fermata0"
@@ -632,6 +633,62 @@ static void cards(void)
 	fermata_close(context);
 }
 
+/* A child frees its copies of its parent's objects, and has memory of its own at the same address. */
+static void child(struct tenant t, fermata_queue *queue)
+{
+	const struct fermata_queue_job nothing = { .op = FERMATA_QUEUE_OP_END };
+	unsigned char *own = mmap(t.memory, 2 * PAGE, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	fermata_queue *other;
+	struct tenant mine;
+
+	IS((uintptr_t)own, (uintptr_t)t.memory);
+	memset(own, 7, 2 * PAGE);
+	IS((uintptr_t)fermata_arena_address(t.arena), 0);
+	IS(fermata_post(queue, &nothing, NULL), -EINVAL);
+	SAYS("not mapped in a child of fork(): open a context in the child");
+	IS(fermata_create_queue(t.arena, 0, 2, &other), -EINVAL);
+	IS(fermata_needs_doorbell(queue), 0);
+	IS(fermata_queue_completed(queue), 0);
+	IS(fermata_queue_outstanding(queue), 0);
+	mine = hashes();
+	OK(fermata_start(mine.context, 0, NULL));
+	fermata_free_queue(queue);
+	end(t);
+	wait_for(mine, FERMATA_EVENT_DONE);
+	OK(memcmp(mine.memory, abc, sizeof(abc)));
+	end(mine);
+	IS(own[0] + own[2 * PAGE - 1], 14);
+	OK(munmap(own, 2 * PAGE));
+}
+
+static void by_fork(void)
+{
+	struct tenant t = counts(0);
+	fermata_queue *queue;
+	int ended = -1;
+	uint64_t job;
+	pid_t pid;
+
+	OK(fermata_create_queue(t.arena, PAGE, 4, &queue));
+	OK(fermata_start(t.context, 0, &job));
+	pid = fork();
+	if (!pid) {
+		child(t, queue);
+		exit(0);
+	}
+	IS(waitpid(pid, &ended, 0), pid);
+	IS(ended, 0);
+	/* The parent's job goes on, and its memory is there. */
+	IS(fermata_wait(t.context, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE, fermata_deadline_in(50 * MS), NULL),
+	   -ETIMEDOUT);
+	IS(status(t).job, job);
+	t.memory[0] = 1;
+	IS(fermata_queue_completed(queue), 0);
+	fermata_free_queue(queue);
+	end(t);
+}
+
 static const char *pci;
 static void *unbind(void *unused)
 {
@@ -666,7 +723,8 @@ static const struct {
 	{ "eventfd", by_eventfd }, { "hold", hold }, { "snapshot", snapshot },
 	{ "failing", failing }, { "errors", errors }, { "descriptor", descriptor },
 	{ "share", share }, { "parameters", parameters }, { "queue", by_queue }, { "sizes", sizes },
-	{ "signals", signals }, { "threads", threads }, { "cards", cards }, { "gone", gone },
+	{ "signals", signals }, { "threads", threads }, { "cards", cards }, { "fork", by_fork },
+	{ "gone", gone },
 };
 
 int main(int argc, char **argv)

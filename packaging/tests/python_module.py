@@ -13,6 +13,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -539,6 +540,29 @@ def test_structures_have_the_members_of_the_header():
     assert fermata.devices() == [Path(CARD)], fermata.devices()
     with fermata.Context(CARD) as other:
         assert other.setup("sha256") == other.status().context != context.status().context
+
+
+def forks(name):
+    command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", Path(__file__).with_name("python_fork.py"), name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_forked_child_destroys_its_objects_at_its_end():
+    forks("objects")
+
+
+def test_a_forked_child_leaves_its_parents_job_on_its_slot():
+    forks("own_memory")
+
+
+def test_a_forked_child_leaves_coroutines_of_its_parent_waiting():
+    forks("coroutine")
+
+
+def test_each_start_method_of_multiprocessing():
+    assert set(forks("processes").split()) == {"fork", "spawn", "forkserver"}
 
 
 def test_a_card_that_goes_ends_waits():

@@ -11,6 +11,10 @@
  * then. Structures are those of fermata.h; `size` is their sizeof, so that programs and libraries of
  * different versions work together. Pointers must be valid; NULL gives -EINVAL, unless a function
  * says otherwise.
+ *
+ * A child of fork() has copies of the objects. It frees them like its own, which leaves the memory
+ * and the jobs of its parent alone. Queues and arenas are of no other use to the child (-EINVAL). A
+ * context is that of the parent: calls act on the parent's jobs.
  */
 
 #ifndef LIBFERMATA_H
@@ -144,8 +148,7 @@ int fermata_join_gang(const fermata_context *context, uint32_t number);
 /**
  * Creates the arena of the context, zeroed, and maps it. length is a multiple of the page size.
  * The device address is the address of the mapping, so that pointers are valid on both sides.
- * After fork() the child does not have the mapping. An access after the card is gone raises
- * SIGBUS.
+ * A child of fork() does not have the mapping. An access after the card is gone raises SIGBUS.
  */
 int fermata_create_arena(const fermata_context *context, size_t length, fermata_arena **arena);
 
@@ -169,7 +172,7 @@ int fermata_map_arena(const fermata_context *context, fermata_arena **arena);
 int fermata_use_memory(const fermata_context *context, void *memory, size_t length, uint64_t base);
 
 /**
- * Returns where the arena is mapped; NULL if arena is NULL.
+ * Returns where the arena is mapped; NULL if arena is NULL, or in a child of fork().
  */
 void *fermata_arena_address(const fermata_arena *arena);
 

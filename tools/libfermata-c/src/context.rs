@@ -394,10 +394,19 @@ impl Arena {
     }
 }
 
+/// Refuses an arena that is not mapped in this process.
+pub(crate) fn check_mapped(arena: &fermata::Arena) -> Result<(), Failure> {
+    if arena.is_mapped() {
+        return Ok(());
+    }
+    Err(Failure::Argument(
+        "the arena is not mapped in a child of fork(): open a context in the child".into(),
+    ))
+}
+
 /// Creates the arena of the context, zeroed, and maps it. length is a multiple of the page size.
 /// The device address is the address of the mapping, so that pointers are valid on both sides.
-/// After fork() the child does not have the mapping. An access after the card is gone raises
-/// SIGBUS.
+/// A child of fork() does not have the mapping. An access after the card is gone raises SIGBUS.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_create_arena(
     context: *const Context,
@@ -477,11 +486,11 @@ pub unsafe extern "C" fn fermata_use_memory(
     })
 }
 
-/// Returns where the arena is mapped; NULL if arena is NULL.
+/// Returns where the arena is mapped; NULL if arena is NULL, or in a child of fork().
 #[no_mangle]
 pub unsafe extern "C" fn fermata_arena_address(arena: *const Arena) -> *mut c_void {
     // SAFETY: the caller's pointer.
-    let arena = unsafe { arena.as_ref() };
+    let arena = unsafe { arena.as_ref() }.filter(|arena| arena.inner.is_mapped());
     arena.map_or(std::ptr::null_mut(), |arena| {
         arena.inner.as_ptr().as_ptr().cast()
     })

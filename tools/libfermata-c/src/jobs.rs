@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Registers, jobs and job queues.
 
-use crate::context::{give, given, room, Arena, Context};
+use crate::context::{check_mapped, give, given, room, Arena, Context};
 use crate::{run, Failure};
 use fermata::queue::SharedQueue;
 use fermata::uapi::{self, QueueJob, QueueStatus, Reg, QUEUE_COMPLETE, QUEUE_STARTED};
@@ -9,7 +9,7 @@ use fermata::{Error, Events};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// # Safety
@@ -315,12 +315,25 @@ pub unsafe extern "C" fn fermata_job_result(context: *const Context) -> c_int {
 /// fermata.h). As with the arena, an access to the queue after the card is gone raises SIGBUS.
 pub struct Queue {
     inner: Mutex<SharedQueue>,
+    arena: Arc<fermata::Arena>,
 }
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, SharedQueue> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns a queue whose memory is there. In a child of fork() it is not, and another thread of the
+/// parent may have had the lock.
+///
+/// # Safety
+///
+/// The pointer is NULL or valid for `'a`.
+unsafe fn mapped<'a>(queue: *const Queue) -> Result<&'a Queue, Failure> {
+    // SAFETY: as above.
+    let queue = unsafe { given(queue, "queue") }?;
+    check_mapped(&queue.arena).map(|()| queue)
 }
 
 /// Returns how many bytes a queue with this many entries takes. One entry always stays free.
@@ -345,6 +358,7 @@ pub unsafe extern "C" fn fermata_create_queue(
         // SAFETY: the caller's pointers.
         let arena = unsafe { given(arena, "arena") }?;
         let queue = room(queue, "queue")?;
+        check_mapped(&arena.inner)?;
         let made = SharedQueue::shared(arena.inner.clone(), offset, entries as usize);
         let inner = made.map_err(|_| {
             Failure::Argument(format!(
@@ -354,6 +368,7 @@ pub unsafe extern "C" fn fermata_create_queue(
         })?;
         let made = Queue {
             inner: Mutex::new(inner),
+            arena: arena.inner.clone(),
         };
         // SAFETY: the caller's pointer.
         unsafe { give(made, queue) };
@@ -371,7 +386,7 @@ pub unsafe extern "C" fn fermata_queue_registers(
 ) -> c_int {
     run("tell the registers of the queue", || {
         // SAFETY: the caller's pointers.
-        let queue = unsafe { given(queue, "queue") }?;
+        let queue = unsafe { mapped(queue) }?;
         let registers = room(registers, "registers")?;
         for (at, (offset, value)) in queue.lock().registers().into_iter().enumerate() {
             let register = Reg {
@@ -397,7 +412,7 @@ pub unsafe extern "C" fn fermata_post(
 ) -> c_int {
     run("post a job", || {
         // SAFETY: the caller's pointers.
-        let (queue, job) = unsafe { (given(queue, "queue")?, given(job, "job")?) };
+        let (queue, job) = unsafe { (mapped(queue)?, given(job, "job")?) };
         let posted = queue.lock().push_job(job);
         let posted = posted.ok_or(Failure::Again(c"the queue is full: reap jobs first"))?;
         if !number.is_null() {
@@ -414,9 +429,9 @@ pub unsafe extern "C" fn fermata_post(
 #[no_mangle]
 pub unsafe extern "C" fn fermata_needs_doorbell(queue: *const Queue) -> c_int {
     // SAFETY: the caller's pointer.
-    let queue = unsafe { queue.as_ref() };
+    let queue = unsafe { mapped(queue) };
     queue
-        .is_some_and(|queue| queue.lock().needs_doorbell())
+        .is_ok_and(|queue| queue.lock().needs_doorbell())
         .into()
 }
 
@@ -432,7 +447,7 @@ pub unsafe extern "C" fn fermata_reap(
 ) -> c_int {
     run("reap a job", || {
         // SAFETY: the caller's pointers.
-        let queue = unsafe { given(queue, "queue") }?;
+        let queue = unsafe { mapped(queue) }?;
         let status = room(status, "status")?;
         let reaped = queue.lock().reap();
         let reaped = reaped.ok_or(Failure::Again(
@@ -465,7 +480,7 @@ pub unsafe extern "C" fn fermata_reap(
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_completed(queue: *const Queue) -> u64 {
     // SAFETY: the caller's pointer.
-    let queue = unsafe { queue.as_ref() };
+    let queue = unsafe { mapped(queue) };
     queue.map_or(0, |queue| queue.lock().completed())
 }
 
@@ -473,7 +488,7 @@ pub unsafe extern "C" fn fermata_queue_completed(queue: *const Queue) -> u64 {
 #[no_mangle]
 pub unsafe extern "C" fn fermata_queue_outstanding(queue: *const Queue) -> u64 {
     // SAFETY: the caller's pointer.
-    let queue = unsafe { queue.as_ref() };
+    let queue = unsafe { mapped(queue) };
     queue.map_or(0, |queue| queue.lock().outstanding())
 }
 

@@ -8,13 +8,24 @@ import threading
 import weakref
 
 from . import Event
+from ._fermata import process
 
 _watches = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
+def _begin_child():
+    # The parent's event loop has the watches. Another thread may have had the lock.
+    global _watches, _lock
+    _watches, _lock = weakref.WeakKeyDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_child)
+
+
 class _Watch:
     def __init__(self, loop):
+        self.process = process()
         self.loop = loop
         self.waiters = {}
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -52,6 +63,8 @@ def _watch(context, loop):
 
 def _leave(context, watch, changed):
     del watch.waiters[changed]
+    if watch.process != process():
+        return  # a child ends a coroutine of its parent, whose context and loop go on
     # The card may be gone, or the context closed.
     with contextlib.suppress(OSError, ValueError):
         if watch.waiters:

@@ -39,7 +39,8 @@ impl Arena {
 
     /// Returns the memory for a queue, which keeps it mapped.
     pub(crate) fn mapped(&self) -> PyResult<Arc<fermata::Arena>> {
-        self.mapping().arena.clone().ok_or_else(closed)
+        let arena = self.mapping().arena.clone().ok_or_else(closed)?;
+        check_mapped(&arena).map(|()| arena)
     }
 
     fn mapping(&self) -> MutexGuard<'_, Mapping> {
@@ -49,6 +50,16 @@ impl Arena {
 
 fn closed() -> PyErr {
     PyValueError::new_err("the arena is closed")
+}
+
+/// Refuses an arena that is not mapped in this process.
+pub(crate) fn check_mapped(arena: &fermata::Arena) -> PyResult<()> {
+    if arena.is_mapped() {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(
+        "the arena is not mapped in a child of fork(): open a context in the child",
+    ))
 }
 
 #[pymethods]
@@ -107,11 +118,12 @@ impl Arena {
     ) -> PyResult<()> {
         let this = slf.get();
         let mut mapping = this.mapping();
-        let Some(arena) = &mapping.arena else {
+        let arena = mapping.arena.as_ref().ok_or_else(closed);
+        let arena = arena.and_then(|arena| check_mapped(arena).map(|()| arena));
+        let arena = arena.inspect_err(|_| {
             // SAFETY: Python's view. The protocol requires this after an error.
             unsafe { (*view).obj = std::ptr::null_mut() };
-            return Err(closed());
-        };
+        })?;
         let memory = arena.as_ptr().as_ptr().cast();
         let length = this.length as ffi::Py_ssize_t;
         // SAFETY: the memory stays mapped while `views` counts the view, which has a reference to

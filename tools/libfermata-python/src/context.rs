@@ -3,7 +3,7 @@
 //! interrupt.
 
 use crate::arena::Arena;
-use fermata::{uapi, EngineId, Error, Events, Param, Reservation};
+use fermata::{uapi, EngineId, Error, Events, Param, Process, Reservation};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -33,12 +33,12 @@ pub(crate) struct Context {
 /// The file, which stays open until the last call that uses it returns.
 struct Opened {
     context: fermata::Context,
-    /// The program's own memory, if it is the arena.
-    memory: Mutex<Option<PyUntypedBuffer>>,
+    /// The program's own memory, if it is the arena, and the process that has made it the arena.
+    memory: Mutex<Option<(PyUntypedBuffer, Process)>>,
 }
 
 impl Opened {
-    fn memory(&self) -> MutexGuard<'_, Option<PyUntypedBuffer>> {
+    fn memory(&self) -> MutexGuard<'_, Option<(PyUntypedBuffer, Process)>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,12 +51,14 @@ impl Opened {
 impl Drop for Opened {
     /// Python may use the program's own memory for other objects as soon as the buffer is released,
     /// so the release waits until the engine has left the memory. If the engine does not leave, the
-    /// memory stays allocated.
+    /// memory stays allocated. A child of `fork()` has its own mapping, and leaves the job of its
+    /// parent alone.
     fn drop(&mut self) {
-        let Some(memory) = self.memory().take() else {
+        let Some((memory, process)) = self.memory().take() else {
             return;
         };
-        let stopped = Python::try_attach(|py| py.detach(|| self.stop()));
+        let leave = || !process.is_current() || self.stop();
+        let stopped = Python::try_attach(|py| py.detach(leave));
         if stopped == Some(true) {
             drop(memory);
         } else {
@@ -282,7 +284,7 @@ impl Context {
             unsafe { opened.context.use_memory(memory, length, base) }
         });
         made.map_err(|error| crate::error_of_call(&self.name, "make the buffer the arena", error))?;
-        *opened.memory() = Some(buffer);
+        *opened.memory() = Some((buffer, Process::current()));
         Ok(base)
     }
 

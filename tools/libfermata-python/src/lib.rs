@@ -38,6 +38,12 @@ mod _fermata {
         fermata::devices().map_err(|error| crate::error_of_call("/dev", "look for cards", error))
     }
 
+    /// Returns a number that the process does not share with its children of fork().
+    #[pyfunction]
+    fn process() -> u64 {
+        fermata::Process::current().number()
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Job queues.
 
-use crate::arena::Arena;
+use crate::arena::{check_mapped, Arena};
 use fermata::queue::{Operation, SharedQueue};
 use fermata::{uapi, Error};
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A job queue in an arena, for one job of a queue engine. Its jobs take no call to the driver.
 ///
@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "fermata")]
 pub(crate) struct Queue {
     inner: Mutex<SharedQueue>,
+    arena: Arc<fermata::Arena>,
 }
 
 impl Queue {
@@ -27,8 +28,13 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the queue, unless its memory belongs to the parent of this process.
+    fn mapped(&self) -> PyResult<MutexGuard<'_, SharedQueue>> {
+        check_mapped(&self.arena).map(|()| self.lock())
+    }
+
     fn post(&self, operation: Operation, tag: u64) -> PyResult<u64> {
-        let posted = self.lock().push(operation, tag);
+        let posted = self.mapped()?.push(operation, tag);
         posted.ok_or_else(|| {
             PyBlockingIOError::new_err((Error::Again.errno(), "the queue is full: reap jobs first"))
         })
@@ -39,7 +45,8 @@ impl Queue {
 impl Queue {
     #[new]
     fn new(arena: &Arena, offset: usize, entries: usize) -> PyResult<Self> {
-        let made = SharedQueue::shared(arena.mapped()?, offset, entries);
+        let arena = arena.mapped()?;
+        let made = SharedQueue::shared(arena.clone(), offset, entries);
         let inner = made.map_err(|_| {
             PyValueError::new_err(format!(
                 "{entries} entries at offset {offset}: entries is a power of two from 2 to 65536, offset a multiple of 64, and the queue \
@@ -48,6 +55,7 @@ impl Queue {
         })?;
         Ok(Self {
             inner: Mutex::new(inner),
+            arena,
         })
     }
 
@@ -117,22 +125,22 @@ impl Queue {
     /// context.ring(). ring() raises FileNotFoundError if the engine has reached the end in the
     /// meantime.
     #[getter]
-    fn needs_doorbell(&self) -> bool {
-        self.lock().needs_doorbell()
+    fn needs_doorbell(&self) -> PyResult<bool> {
+        Ok(self.mapped()?.needs_doorbell())
     }
 
     /// Takes the oldest complete job out of the queue: an object with number, tag, result and
     /// error. error is 0, or EINVAL if the engine refused the job. None: no job is complete; wait
     /// for Event.COMPLETED, EMPTY or DONE.
     fn reap<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let reaped = self.lock().reap();
+        let reaped = self.mapped()?.reap();
         reaped.map(|job| crate::of_reaped(py, &job)).transpose()
     }
 
     /// How many jobs have completed since the queue was created, reaped or not.
     #[getter]
-    fn completed(&self) -> u64 {
-        self.lock().completed()
+    fn completed(&self) -> PyResult<u64> {
+        Ok(self.mapped()?.completed())
     }
 
     /// How many jobs are posted and not reaped.

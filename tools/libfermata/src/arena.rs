@@ -2,18 +2,23 @@
 //! The memory that a context shares with its engine. It belongs to the driver, to the program
 //! itself, or to another context.
 
-use crate::{uapi, Context, Error, Result};
+use crate::{uapi, Context, Error, Process, Result};
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An arena, mapped as a whole. The engine may write to it while a job runs, so there are no
 /// references into it: data are copied in and out, and words are accessed atomically.
+///
+/// A child of `fork()` does not have the mapping ([`Arena::is_mapped`]), and may have another one
+/// at its address: there an access panics, and dropping the arena does nothing.
 #[derive(Debug)]
 pub struct Arena {
     memory: NonNull<u8>,
     length: usize,
     base: u64,
+    /// The process that has the mapping.
+    process: Process,
 }
 
 // SAFETY: a plain mapping. All access is by copies and atomics, as for any memory that others write
@@ -39,6 +44,10 @@ impl Arena {
     fn anonymous(length: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mut arena = Self::new(0, length, flags, -1, 0)?;
+        // SAFETY: the new mapping. A child has none, as of a driver's arena.
+        if unsafe { libc::madvise(arena.memory.as_ptr().cast(), length, libc::MADV_DONTFORK) } < 0 {
+            return Err(Error::last());
+        }
         arena.base = arena.address() as u64;
         Ok(arena)
     }
@@ -63,6 +72,7 @@ impl Arena {
             memory,
             length,
             base: 0,
+            process: Process::current(),
         })
     }
 
@@ -79,6 +89,12 @@ impl Arena {
     /// both sides.
     pub fn is_at_base(&self) -> bool {
         self.address() as u64 == self.base
+    }
+
+    /// Returns whether the arena is mapped in this process, which is not a child of the process that
+    /// has mapped it.
+    pub fn is_mapped(&self) -> bool {
+        self.process.is_current()
     }
 
     /// Returns the address of the mapping.
@@ -105,6 +121,7 @@ impl Arena {
             "{offset}+{length} is beyond the arena's {}",
             self.length
         );
+        assert!(self.is_mapped(), "the arena is not mapped in a child");
         // SAFETY: within the mapping, as was just checked.
         unsafe { self.memory.as_ptr().add(offset) }
     }
@@ -160,7 +177,10 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping made by `map`. No reference to it is left.
+        if !self.is_mapped() {
+            return;
+        }
+        // SAFETY: the mapping made by `new`. No reference to it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
     }
 }
@@ -290,5 +310,31 @@ impl Context {
         };
         // SAFETY: no pointers; the callers answer for what jobs write.
         unsafe { self.call(uapi::IOC_ARENA_CREATE, argument) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fork::tests::holds_in_child;
+
+    #[test]
+    fn a_child_keeps_its_own_memory_at_the_address_of_an_inherited_arena() {
+        const LENGTH: usize = 1 << 16;
+        let arena = Arena::anonymous(LENGTH).unwrap();
+        arena.store(0, 5);
+        // The child drops a copy of the parent's arena.
+        let copy = || Arena { ..arena };
+        assert!(holds_in_child(|| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let Ok(own) = Arena::new(arena.address(), LENGTH, flags, -1, 0) else {
+                return false;
+            };
+            let is_inherited = !arena.is_mapped();
+            own.store(0, 7);
+            drop(copy());
+            is_inherited && own.load(0) == 7
+        }));
+        assert_eq!(arena.load(0), 5);
     }
 }

@@ -26,6 +26,7 @@ mod arena;
 mod cards;
 mod engine;
 mod error;
+mod fork;
 #[path = "../../../rust/measure/histogram.rs"]
 #[allow(dead_code, reason = "what the module does with it is not done here")]
 mod histogram;
@@ -41,6 +42,7 @@ pub use arena::Arena;
 pub use cards::{card_number, card_numbers, devices, major, major_in};
 pub use engine::{EngineId, NoUuid, UnknownEngine};
 pub use error::{Error, Result};
+pub use fork::Process;
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
 pub use schedule::{
     user_of_group, Control, Group, GroupOf, GroupSettings, Param, Policy, Reservation,

@@ -165,13 +165,13 @@ impl SharedQueue {
 }
 
 /// Returns how many words of the arena a queue at `offset` takes. [`Error::Invalid`]: the queue
-/// does not fit.
+/// does not fit, or the arena is not mapped.
 fn words_in(arena: &Arena, offset: usize, entries: usize) -> Result<usize> {
     let fits = ENTRIES.contains(&entries)
         && offset
             .checked_add(Queue::bytes(entries))
             .is_some_and(|end| end <= arena.length());
-    if offset % ALIGN != 0 || !fits {
+    if offset % ALIGN != 0 || !fits || !arena.is_mapped() {
         return Err(Error::Invalid);
     }
     Ok(Queue::bytes(entries) / WORD)
