@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 from .common import BUILD, TOP, Points
 
@@ -202,12 +203,25 @@ def statistics_add_up(files):
 
 def traces_are_whole(files):
     [answer] = files.values("trace")
-    assert answer["events"] > 20 and answer["turns"] > 3 and answer["contexts"] == 2 and answer["lost"] == 0, answer
+    assert answer["events"] > 20 and answer["turns"] > 3 and answer["contexts"] == 2 and answer["lost"] == answer["unread"] == 0, answer
     assert len(files.data("trace.txt").splitlines()) >= answer["events"]
     assert files.data("trace.svg").startswith(b"<svg"), "no picture"
     events = json.loads(files.data("trace-events.json"))["traceEvents"]
     runs = [event for event in events if event["ph"] == "X" and event["cat"] == "run"]
     assert len(runs) > 3 and all(event["dur"] >= 0 for event in runs), events[:5]
+
+
+def forged_events_are_none(files):
+    """The commands of four tenants look like events. The one that is an event without a card makes lines that cannot be read."""
+    [answer] = files.values("forged")
+    assert answer["events"] > 100 and answer["contexts"] >= 4 and answer["unread"] > 0, answer
+    events = json.loads(files.data("forged-events.json"))["traceEvents"]
+    names = {event["name"] for event in events}
+    for command in (": fermata_x", "x\\n#", "1.0: fermata_:", "a\\x1b[31m<b>"):
+        assert any(re.fullmatch(rf"[A-Z] {re.escape(command)} \d+ run", name) for name in names), (command, names)
+    picture = files.data("forged.svg").decode()
+    assert xml.etree.ElementTree.fromstring(picture).tag.endswith("svg")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", picture + files.data("forged.txt").decode()), "control characters"
 
 
 def screens_are_whole(files):
@@ -296,6 +310,7 @@ JUDGED = {
     "top as JSON": top_has_intervals,
     "stats: histograms add up": statistics_add_up,
     "trace: events, turns and both drawings": traces_are_whole,
+    "trace: names of tenants forge nothing": forged_events_are_none,
     "top on a terminal has all of its columns": screens_are_whole,
     "top on a narrow terminal has fewer columns, and whole numbers": narrow_screens_have_whole_numbers,
     "lists, lines, blocks and counts are what they should be": lists_and_lines,

@@ -3,6 +3,7 @@
 
 use comfy_table::{presets, CellAlignment, Table};
 use fermata::{lower_bound, Histogram};
+use fermata_output::text::printable;
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Write as _};
 
@@ -71,45 +72,6 @@ impl Serialize for Hex {
 /// Formats a value, or `-`.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
-}
-
-/// Returns a text of a stranger, such as a command or the path of a cgroup, without characters that
-/// a terminal acts on: control characters, and those that change the direction of writing, are
-/// escaped.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().fold(String::new(), |mut shown, c| {
-        match c {
-            '\n' => shown.push_str("\\n"),
-            '\t' => shown.push_str("\\t"),
-            c if is_unprintable(c) && u32::from(c) < 0x100 => {
-                let _ = write!(shown, "\\x{:02x}", u32::from(c));
-            }
-            c if is_unprintable(c) => {
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => shown.push(c),
-        }
-        shown
-    })
-}
-
-/// Returns whether a terminal may act on a character instead of showing it.
-fn is_unprintable(c: char) -> bool {
-    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
-}
-
-/// Returns JSON with escapes for the characters in its strings that a terminal may act on.
-/// Serialization escapes only those below 0x20.
-pub(crate) fn printable_json(json: &str) -> String {
-    json.chars().fold(String::new(), |mut shown, c| {
-        if is_unprintable(c) {
-            let _ = write!(shown, "\\u{:04x}", u32::from(c));
-        } else {
-            shown.push(c);
-        }
-        shown
-    })
 }
 
 /// Returns the end of a path if the path is longer than `width`; an ellipsis marks a shortened path.
@@ -247,17 +209,6 @@ mod tests {
         for (ns, text) in cases {
             assert_eq!(time(ns), text);
         }
-    }
-
-    #[test]
-    fn texts_of_strangers_do_nothing_to_a_terminal() {
-        assert_eq!(printable("run a\u{e9} --x=1"), "run a\u{e9} --x=1");
-        let nasty = "a\x1b[2J\r\n\t\u{9b}31m\u{202e}z\x7f";
-        let shown = "a\\x1b[2J\\x0d\\n\\t\\x9b31m\\u{202e}z\\x7f";
-        assert_eq!(printable(nasty), shown);
-        let json = printable_json(&serde_json::to_string(nasty).unwrap());
-        assert!(!json.chars().any(is_unprintable), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), nasty);
     }
 
     #[test]

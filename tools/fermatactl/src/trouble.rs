@@ -3,11 +3,11 @@
 //! command with several targets also tells which targets were done.
 
 use crate::advice::{self, Call};
-use crate::format;
 use fermata::Error;
+use fermata_output::{complain, text};
 use serde::Serialize;
 use std::fmt;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -109,7 +109,7 @@ impl Trouble {
             }
             _ => "name another file".into(),
         };
-        let path = format::printable(&path.to_string_lossy());
+        let path = text::printable(&path.to_string_lossy());
         Self::new(format!("{path}: {error}"), advice)
     }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Trouble {
 
 /// Returns the advice for a path that does not exist: which part of it is missing.
 fn without(path: &Path) -> String {
-    let named = |path: &Path| format::printable(&path.to_string_lossy());
+    let named = |path: &Path| text::printable(&path.to_string_lossy());
     let mut folders: Vec<_> = path.ancestors().skip(1).collect();
     folders.retain(|folder| *folder != Path::new(""));
     let missing = folders.iter().rev().find(|folder| !folder.exists());
@@ -212,32 +212,31 @@ impl Out {
         self.json
     }
 
-    /// Prints an answer as JSON, or as the text that `text` returns.
+    /// Prints an answer as JSON, or as the text that `text_of` returns.
     pub(crate) fn show<T: Serialize>(
         self,
         answer: &T,
-        text: impl FnOnce(&T) -> String,
+        text_of: impl FnOnce(&T) -> String,
     ) -> Result<()> {
-        let mut text = if self.json {
-            format::printable_json(&serde_json::to_string(answer).map_err(std::io::Error::from)?)
+        let mut shown = if self.json {
+            text::printable_json(&serde_json::to_string(answer).map_err(std::io::Error::from)?)
         } else {
-            text(answer)
+            text::printable_lines(&text_of(answer))
         };
-        if !text.ends_with('\n') {
-            text.push('\n');
+        if !shown.ends_with('\n') {
+            shown.push('\n');
         }
         let mut output = std::io::stdout().lock();
-        output.write_all(text.as_bytes())?;
+        output.write_all(shown.as_bytes())?;
         Ok(output.flush()?)
     }
 
     /// Prints an error. A failure to print is ignored.
     pub(crate) fn complain(self, trouble: &Trouble) {
-        let text = match serde_json::to_string(trouble) {
-            Ok(json) if self.json => format::printable_json(&json),
-            _ => format!("fermatactl: {trouble}"),
-        };
-        let _ = writeln!(std::io::stderr(), "{text}");
+        match serde_json::to_string(trouble) {
+            Ok(json) if self.json => complain!("{}", text::printable_json(&json)),
+            _ => complain!("fermatactl: {trouble}"),
+        }
     }
 }
 

@@ -4,11 +4,12 @@
 use crate::advice::Call;
 use crate::card::{of_present, Card, CardName, Figures, Monitor};
 use crate::cgroup::Paths;
-use crate::format::{end_of_path, printable};
+use crate::format::end_of_path;
 use crate::process;
 use crate::trouble::Result;
 use crate::why;
 use fermata::{uapi, EngineId, State};
+use fermata_output::text::printable;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,9 +4,10 @@
 
 use crate::card::Card;
 use crate::cgroup::Paths;
-use crate::format::{printable, time};
+use crate::format::time;
 use crate::view::{CardView, ContextView, SlotView};
 use fermata::{user_of_group, GroupOf};
+use fermata_output::text::printable;
 use std::os::fd::AsFd;
 
 /// A job that has been on its slot for this long while nobody waits may hang: nobody else wants the

@@ -241,6 +241,23 @@ tenant "echo earlier >/tmp/tenant.json"
 point "nobody but root may trace" says "run it as root" tenant "fermatactl trace --duration 10ms -o /tmp/tenant.json"
 point "an earlier trace stays" is "$(cat /tmp/tenant.json)" earlier
 point "a trace, as JSON" json trace trace 0 --duration 2s -o /report/trace-events.json --svg /report/trace.svg --text /report/trace.txt
+# Tenants whose commands look like events, or are torn by a line end.
+mkdir /tmp/forged
+for name in ': fermata_x' "$(printf 'x\n#')" "$(printf '1.0: fermata_:\n#')" "$(printf 'a\033[31m<b>')"; do
+	cp "$(command -v fermatactl)" "/tmp/forged/$name"
+	"/tmp/forged/$name" run counter_up --count 1000 --repeat 1000000000 >/dev/null 2>&1 &
+	forgers="$forgers $!"
+done
+sleep 1
+point "a trace of tenants that forge events" json forged trace 0 --duration 2s -o /report/forged-events.json --svg /report/forged.svg --text /report/forged.txt
+# shellcheck disable=SC2086 # words
+kill $forgers
+# shellcheck disable=SC2086 # words
+wait $forgers 2>/dev/null
+point "the files of a trace are root's alone" sh -c 'is_600() { [ "$(stat -c %a "$1")" = 600 ]; }; is_600 /report/forged.svg && is_600 /report/forged.txt'
+echo earlier >/tmp/trace.json
+point "a trace that fails" says "/nowhere/svg" ctl trace -o /tmp/trace.json --svg /nowhere/svg --duration 10ms
+point "leaves an earlier one" is "$(cat /tmp/trace.json)" earlier
 point "a trace of a card that is not there" says "there are: fermata0" ctl trace 7 --duration 10ms -o /tmp/trace.json
 point "a trace while a command runs has the status of that" sh -c 'fermatactl trace -o /tmp/trace.json -- sh -c "exit 5"; [ $? = 5 ]'
 point "a command that there is not" sh -c '! fermatactl trace -o /tmp/trace.json -- /nowhere 2>/tmp/err && grep -q "/nowhere: No such file" /tmp/err'

@@ -4,6 +4,7 @@
 //! A document has a background of its own, so that it is readable on any page; for readers who
 //! prefer dark pages, its style replaces each colour by its dark variant.
 
+use fermata_output::text::printable;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::path::Path;
@@ -49,8 +50,10 @@ pub fn number(value: f64) -> String {
     if text == "-0" { "0" } else { text }.into()
 }
 
+/// Control characters, which XML does not have, are shown as escapes.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
+    printable(text)
+        .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")
@@ -389,10 +392,10 @@ mod tests {
             Anchor::End,
             LABEL,
             Color::BLACK,
-            "a <b> & \"c\"",
+            "a <b> & \"c\"\x1b",
         );
         let text = svg.finish();
-        assert!(text.contains(">a &lt;b&gt; &amp; &quot;c&quot;</text>"));
+        assert!(text.contains(">a &lt;b&gt; &amp; &quot;c&quot;\\x1b</text>"));
         assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
     }
 

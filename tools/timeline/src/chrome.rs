@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Writes a trace for Perfetto and Chrome's tracing page: the JSON form of the Trace Event Format,
+//! A trace for Perfetto and Chrome's tracing page: the JSON form of the Trace Event Format,
 //! with slots as threads.
 
 use crate::{Doing, Timeline};
 use anyhow::Result;
+use fermata_output::text::printable_json;
 use serde_json::{json, Value};
-use std::path::Path;
 
 /// A view of the slots: a process of the trace.
 pub struct Layer<'a> {
@@ -17,11 +17,11 @@ pub struct Layer<'a> {
     pub job: &'a dyn Fn(u64) -> String,
 }
 
-/// Writes timelines, one below the other. Times are microseconds.
-pub fn write(layers: &[Layer<'_>], file: &Path) -> Result<()> {
+/// Returns the trace of timelines, one below the other. Times are microseconds.
+pub fn text(layers: &[Layer<'_>]) -> Result<String> {
     let events: Vec<Value> = layers.iter().zip(1..).flat_map(events).collect();
     let trace = json!({ "displayTimeUnit": "ns", "traceEvents": events });
-    Ok(std::fs::write(file, serde_json::to_string(&trace)? + "\n")?)
+    Ok(printable_json(&serde_json::to_string(&trace)?) + "\n")
 }
 
 fn us(ns: u64) -> f64 {

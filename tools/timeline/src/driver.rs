@@ -4,6 +4,7 @@
 use crate::clock::{Bounds, Line as Clock};
 use crate::{Doing, End, Span, Timeline, Turn};
 use anyhow::{anyhow, Context as _, Result};
+use fermata_output::text::printable;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -17,7 +18,7 @@ pub const HINT: &str = "hint";
 pub enum Line<'a> {
     /// An event of the driver.
     Event(Event<'a>),
-    /// Number of events of a processor that were overwritten before they were read.
+    /// Number of events of a processor that were overwritten before they were read, at least.
     Lost(u64),
     /// A comment, or an event of another subsystem.
     Other,
@@ -67,21 +68,16 @@ impl<'a> Event<'a> {
 }
 
 /// Parses a line: `COMMAND-PID [CPU] FLAGS TIME: fermata_NAME: FIELDS`, or `CPU:1 [LOST 5 EVENTS]`.
+///
+/// A tenant chooses COMMAND: it may look like what follows, have line ends, or begin like a comment.
+/// So a line is read from the last mark of the driver on, behind which nothing is a tenant's.
 pub fn parse(line: &str) -> Result<Line<'_>> {
-    if let Some((_, lost)) = line.split_once("[LOST ") {
-        if line.starts_with("CPU:") {
-            let number = lost.split(' ').next().unwrap_or("");
-            return Ok(Line::Lost(number.parse().with_context(|| line.to_owned())?));
-        }
-    }
-    // perf prints the subsystem before the name.
     let line = line.trim_end();
-    let Some((before, after)) = [": fermata:fermata_", ": fermata_"]
-        .iter()
-        .find_map(|mark| line.split_once(mark))
-        .filter(|_| !line.starts_with('#'))
-    else {
-        return Ok(Line::Other);
+    // perf prints the subsystem before the name.
+    let marks = [": fermata:fermata_", ": fermata_"];
+    let found = marks.map(|mark| line.rsplit_once(mark));
+    let Some((before, after)) = found.into_iter().flatten().max_by_key(|of| of.0.len()) else {
+        return Ok(lost(line).map_or(Line::Other, Line::Lost));
     };
     let (name, fields) = after
         .split_once(':')
@@ -95,9 +91,20 @@ pub fn parse(line: &str) -> Result<Line<'_>> {
     }))
 }
 
+/// Returns the number of events in a line that tells of lost ones: 1 if the kernel does not know.
+fn lost(line: &str) -> Option<u64> {
+    let (processor, lost) = line.strip_prefix("CPU:")?.split_once(" [LOST ")?;
+    let count = lost.strip_suffix("EVENTS]")?.trim_end();
+    let _: u32 = processor.parse().ok()?;
+    if count.is_empty() {
+        return Some(1);
+    }
+    count.parse().ok()
+}
+
 /// Returns the `COMMAND-PID` at the beginning of a line.
 fn task(before: &str) -> Option<(&str, u32)> {
-    let (command, pid) = before.split_once(" [")?.0.trim().rsplit_once('-')?;
+    let (command, pid) = before.rsplit_once(" [")?.0.trim().rsplit_once('-')?;
     Some((command, pid.parse().ok()?))
 }
 
@@ -249,6 +256,8 @@ pub struct Trace {
     pub commands: BTreeMap<u64, String>,
     /// Number of lost events, as far as the trace reports them.
     pub lost: u64,
+    /// Number of lines that look like events of the driver and are none that can be read.
+    pub unread: u64,
     /// By how many nanoseconds times of records can be off, at most; `None`: there are none, or no
     /// run began on a vacant slot.
     pub uncertainty: Option<f64>,
@@ -256,15 +265,24 @@ pub struct Trace {
 
 /// Reads a trace and returns the part about one card.
 pub fn read(trace: impl BufRead, card: u32) -> Result<Trace> {
-    let (mut reader, mut lost) = (Reader::default(), 0);
-    for line in trace.lines() {
-        match parse(&line?)? {
-            Line::Event(event) if event.card()? == card => reader.take(&event)?,
-            Line::Lost(count) => lost += count,
-            Line::Event(_) | Line::Other => {}
+    let (mut reader, mut lost, mut unread) = (Reader::default(), 0, 0);
+    for line in trace.split(b'\n') {
+        let line = line?;
+        match parse(&String::from_utf8_lossy(&line)) {
+            Ok(Line::Event(event)) => {
+                let taken = match event.card() {
+                    Ok(of) if of == card => reader.take(&event),
+                    of => of.map(drop),
+                };
+                unread += u64::from(taken.is_err());
+            }
+            Ok(Line::Lost(count)) => lost += count,
+            Ok(Line::Other) => {}
+            Err(_) => unread += 1,
         }
     }
-    Ok(reader.end(lost))
+    let trace = reader.end(lost);
+    Ok(Trace { unread, ..trace })
 }
 
 impl Reader {
@@ -286,7 +304,7 @@ impl Reader {
         if let (Ok(pid), true) = (u32::try_from(event.number("pid")?), ctx != 0) {
             self.pids.insert(ctx, pid);
             if let Some((command, _)) = event.task.filter(|(_, task)| *task == pid) {
-                self.commands.insert(ctx, command.into());
+                self.commands.insert(ctx, printable(command));
             }
         }
         if let Some(slot) = slot {
@@ -441,6 +459,7 @@ impl Reader {
             pids: self.pids,
             commands: self.commands,
             lost,
+            unread: 0,
             uncertainty: uncertain.reduce(f64::max),
         }
     }
@@ -660,6 +679,70 @@ CPU:1 [LOST 7 EVENTS]
         let wrong = stop(10, 5).replace("worked=5200", "worked=5450");
         let trace = read(wrong.as_bytes(), 0).unwrap();
         assert!(!trace.timeline.turns[0].by_record);
+    }
+
+    /// A tenant may name its threads as it likes, with 15 bytes.
+    #[test]
+    fn names_of_threads_forge_nothing() {
+        let fields = "card=fermata0 slot=0 ctx=1 pid=7 resume=0 why=turn";
+        let line =
+            |name: &str| format!("{name:>16}-7 [000] d..1. 1.000001: fermata_start: {fields}");
+        let names = [
+            ": fermata_x",
+            ": fermata_stop:",
+            ": fermata:ferma",
+            "9.9: fermata_a:",
+            "#",
+            "a [001] d",
+            "CPU:1 [LOST 9 ",
+            "\x1b[2J",
+            "x-9 [0] 9.9: ",
+        ];
+        for name in names {
+            let line = line(name);
+            let Ok(Line::Event(event)) = parse(&line) else {
+                panic!("{name}: no event");
+            };
+            assert_eq!((event.at, event.name), (1_000_001_000, "start"), "{name}");
+            assert_eq!(event.task, Some((name.trim_start(), 7)));
+            assert_eq!(event.number("pid").unwrap(), 7);
+            let trace = read(line.as_bytes(), 0).unwrap();
+            assert_eq!(
+                (trace.timeline.turns.len(), trace.unread, trace.lost),
+                (1, 0, 0)
+            );
+        }
+        // With a line end in the name, a line has the rest of the name only.
+        let names = [
+            "\n#",
+            "\nCPU:1 [LOST 9 ",
+            "\n: fermata_x:",
+            "a\n[LOST 5 EVENT",
+            "\n1.0: fermata_:",
+        ];
+        for name in names {
+            let trace = read(line(name).as_bytes(), 0).unwrap();
+            assert_eq!((trace.timeline.turns.len(), trace.lost), (1, 0), "{name}");
+        }
+        let name = "1.0: fermata_:\n";
+        let trace = read(line(name).as_bytes(), 0).unwrap();
+        assert_eq!((trace.timeline.turns.len(), trace.unread), (1, 1));
+        let trace = read(line("a\u{9b}\x07").as_bytes(), 0).unwrap();
+        assert_eq!(trace.commands[&1], "a\\x9b\\x07");
+    }
+
+    #[test]
+    fn lost_events_are_counted() {
+        for (line, count) in [("CPU:1 [LOST 7 EVENTS]\n", 7), ("CPU:0 [LOST EVENTS]\n", 1)] {
+            assert_eq!(parse(line).unwrap(), Line::Lost(count));
+        }
+        for line in [
+            "CPU:x [LOST 7 EVENTS]",
+            "CPU:1 [LOST x EVENTS]",
+            " CPU:1 [LOST 7 EVENTS]",
+        ] {
+            assert_eq!(parse(line).unwrap(), Line::Other);
+        }
     }
 
     #[test]

@@ -4,14 +4,17 @@
 
 use anyhow::{ensure, Context as _, Result};
 use clap::Parser;
+use fermata_output::file::NewFile;
+use fermata_output::{complain, say};
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Trace};
 use fermata_timeline::Timeline;
 use fermata_timeline::{card, compare, svg};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Draw what a card's slots did
 ///
@@ -75,6 +78,9 @@ fn read_trace(path: &Path, card: u32) -> Result<Trace> {
     let trace = driver::read(open(path)?, card).with_context(|| path.display().to_string())?;
     let lost = trace.lost;
     ensure!(lost == 0, "{}: {lost} events were lost", path.display());
+    if trace.unread != 0 {
+        complain!("{}: {} lines cannot be read", path.display(), trace.unread);
+    }
     Ok(trace)
 }
 
@@ -144,8 +150,16 @@ impl View {
     }
 }
 
-fn main() -> Result<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    let done = run(&Options::parse());
+    fermata_output::end("fermata-timeline", done.map(|()| true))
+}
+
+fn run(options: &Options) -> Result<()> {
+    let files = Files {
+        svg: create(options.svg.as_deref())?,
+        trace: create(options.trace.as_deref())?,
+    };
     let log = options.log.as_deref().map(read_log).transpose()?;
     let trace = options.driver.as_deref();
     let trace = trace
@@ -153,15 +167,15 @@ fn main() -> Result<()> {
         .transpose()?;
     let views = match (log, trace) {
         (Some((log, first)), None) => {
-            let part = interval(&options, &log, first)?;
+            let part = interval(options, &log, first)?;
             vec![View::new("card", log, part)]
         }
-        (None, Some(trace)) => vec![driver_view(&options, trace, None)?],
+        (None, Some(trace)) => vec![driver_view(options, trace, None)?],
         (Some((log, _)), Some(mut trace)) => {
             let fit = compare(&log, &trace.timeline)?;
-            println!("{fit}");
+            say!("{fit}");
             if let Some(ns) = trace.uncertainty {
-                println!(
+                say!(
                     "The card's clock is converted to the driver's, at most {:.0} us off",
                     ns / 1e3
                 );
@@ -169,13 +183,13 @@ fn main() -> Result<()> {
             trace.timeline.engines.clone_from(&log.engines);
             let log = fit.translate(&log);
             let first = trace.timeline.first();
-            let part = interval(&options, &log, first)?;
-            let driver = driver_view(&options, trace, Some(part))?;
+            let part = interval(options, &log, first)?;
+            let driver = driver_view(options, trace, Some(part))?;
             vec![driver, View::new("card", log, part)]
         }
         (None, None) => unreachable!("one of them is required"),
     };
-    draw(&options, &views)
+    files.draw(options, &views)
 }
 
 fn driver_view(options: &Options, trace: Trace, given: Option<(u64, u64)>) -> Result<View> {
@@ -191,22 +205,42 @@ fn driver_view(options: &Options, trace: Trace, given: Option<(u64, u64)>) -> Re
     Ok(view)
 }
 
-fn draw(options: &Options, views: &[View]) -> Result<()> {
-    let names: Vec<_> = views
-        .iter()
-        .map(|view| move |id: u64| view.job(options, id))
-        .collect();
-    if let Some(file) = &options.svg {
-        svg::draw(&views[0].timeline, &options.title, &names[0], file)?;
-    }
-    if let Some(file) = &options.trace {
+/// The files of the result, which are opened before the work.
+struct Files {
+    svg: Option<NewFile>,
+    trace: Option<NewFile>,
+}
+
+fn create(path: Option<&Path>) -> Result<Option<NewFile>> {
+    let create = |path: &Path| NewFile::create(path).with_context(|| path.display().to_string());
+    path.map(create).transpose()
+}
+
+/// Writes a file whose path the options have.
+fn write(file: Option<NewFile>, path: Option<&PathBuf>, text: &str) -> Result<()> {
+    let Some((mut file, path)) = file.zip(path) else {
+        return Ok(());
+    };
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.complete());
+    written.with_context(|| path.display().to_string())
+}
+
+impl Files {
+    fn draw(self, options: &Options, views: &[View]) -> Result<()> {
+        let names: Vec<_> = views
+            .iter()
+            .map(|view| move |id: u64| view.job(options, id))
+            .collect();
+        let picture = svg::draw(&views[0].timeline, &options.title, &names[0]);
+        write(self.svg, options.svg.as_ref(), &picture)?;
         let layers = views.iter().zip(&names).map(|(view, job)| Layer {
             name: view.name,
             timeline: &view.timeline,
             job,
         });
         let layers: Vec<_> = layers.collect();
-        chrome::write(&layers, file).with_context(|| file.display().to_string())?;
+        write(self.trace, options.trace.as_ref(), &chrome::text(&layers)?)
     }
-    Ok(())
 }

@@ -5,12 +5,10 @@
 use crate::coverage::{self, Stretch};
 use crate::driver::{ARRIVAL, HINT};
 use crate::{Doing, Timeline};
-use anyhow::{Context as _, Result};
 use fermata_picture::chart;
 use fermata_picture::chart::{draw_legend, legend_height, triangle, Axis, Entry, Mark, Scale};
 use fermata_picture::svg::{palette, text_width, Anchor, Color, Svg, LABEL, TITLE};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Events that are drawn as triangles above the slots, and their texts in the legend.
 const POINTS: [(&str, Color, &str); 2] = [
@@ -36,16 +34,8 @@ const MARK_ROW: f64 = 14.0;
 const PAUSE_DISTANCE: f64 = 4.0;
 
 /// Writes the picture of a timeline to a file; `name` returns the name of a job.
-pub fn draw(
-    timeline: &Timeline,
-    title: &str,
-    name: &dyn Fn(u64) -> String,
-    file: &Path,
-) -> Result<()> {
-    let picture = Picture::new(timeline).draw(title, name);
-    picture
-        .write(file)
-        .with_context(|| file.display().to_string())
+pub fn draw(timeline: &Timeline, title: &str, name: &dyn Fn(u64) -> String) -> String {
+    Picture::new(timeline).draw(title, name).finish()
 }
 
 /// Returns a unit of the time axis for short numbers.

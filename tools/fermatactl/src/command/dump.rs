@@ -2,8 +2,9 @@
 //! `fermatactl dump`: what the driver has kept of a hang (docs/dumps.md), explained.
 
 use crate::card::CardName;
-use crate::format::{self, printable};
+use crate::format;
 use crate::trouble::{Out, Result, Trouble};
+use fermata_output::text::printable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;

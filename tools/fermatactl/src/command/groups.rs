@@ -3,10 +3,11 @@
 
 use crate::card::{Card, Monitor};
 use crate::cgroup::{self, Paths};
-use crate::format::{or_dash, printable, table};
+use crate::format::{or_dash, table};
 use crate::trouble::{Out, Result};
 use crate::view::{CardView, ContextView};
 use fermata::{user_of_group, Error, Group, GroupOf};
+use fermata_output::text::printable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -5,13 +5,14 @@
 use crate::advice::Call;
 use crate::card::{Card, CardName, Monitor};
 use crate::cgroup::Paths;
-use crate::format::{bytes, or_dash, printable, table, time, Spread};
+use crate::format::{bytes, or_dash, table, time, Spread};
 use crate::process;
 use crate::trouble::{Out, Result, Trouble};
 use crate::value;
 use crate::view::{CardView, ContextView, SlotView};
 use crate::why;
 use fermata::{uapi, ContextHistogram, SlotHistogram};
+use fermata_output::text::printable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

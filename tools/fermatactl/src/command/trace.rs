@@ -8,16 +8,18 @@ use crate::process;
 use crate::trouble::{Out, Result, Trouble};
 use crate::value;
 use crate::view::CardView;
+use fermata_output::file::NewFile;
+use fermata_output::text::{printable, printable_lines};
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Line, Reader};
 use fermata_timeline::svg;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +47,7 @@ pub(crate) struct Trace {
     /// Where a picture goes
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Where the events go as the kernel prints them
+    /// Where the events go as the kernel prints them, control characters escaped
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Record for this time, such as 500ms or 10s
@@ -74,6 +76,8 @@ struct Answer {
     text: Option<PathBuf>,
     events: u64,
     lost: u64,
+    /// Lines that look like events and cannot be read.
+    unread: u64,
     turns: usize,
     contexts: usize,
     seconds: f64,
@@ -104,6 +108,15 @@ struct Record {
     /// The beginning of an incomplete line.
     rest: Vec<u8>,
     events: u64,
+    /// Lines that look like events and cannot be read.
+    unread: u64,
+}
+
+/// The files of the result.
+struct Files {
+    trace: NewFile,
+    svg: Option<NewFile>,
+    text: Option<NewFile>,
 }
 
 impl Trace {
@@ -113,18 +126,17 @@ impl Trace {
             ..Record::default()
         };
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| {
                 Trouble::new(format!("signals: {error}"), "record with --duration")
             })?;
         }
         let begin = Instant::now();
         let mut instance = Instance::new(self.buffer)?;
-        // The files are created before anything is recorded, so that files that cannot be written
-        // are refused at once. Files of an earlier trace remain if nothing can be recorded.
-        let mut text = self.text.as_ref().map(create).transpose()?;
-        drop(create(&self.output)?);
+        // Before anything is recorded, so that files that cannot be written are refused at once.
+        let mut files = self.files()?;
         let mut command = self.spawn()?;
+        let text = &mut files.text;
         let status = self.record(
             &mut instance,
             &mut record,
@@ -136,10 +148,11 @@ impl Trace {
         while self.read(&mut instance, &mut record, text.as_mut())? {}
         let lost = instance.lost()?;
         drop(instance);
-        if let Some(text) = &mut text {
-            text.flush().map_err(|error| self.trouble_of_text(&error))?;
+        if record.events == 0 && record.unread != 0 {
+            let error = format!("none of {} events can be read", record.unread);
+            return Err(Trouble::new(error, VERSIONS));
         }
-        let answer = self.draw(record, lost, begin.elapsed(), status)?;
+        let answer = self.draw(record, files, lost, begin.elapsed(), status)?;
         out.show(&answer, text_of)?;
         Ok(match answer.status {
             None | Some(0) => Ending::Done,
@@ -160,6 +173,15 @@ impl Trace {
             )),
             number => Ok(number),
         }
+    }
+
+    fn files(&self) -> Result<Files> {
+        let optional = |path: &Option<PathBuf>| path.as_ref().map(|path| create(path)).transpose();
+        Ok(Files {
+            trace: create(&self.output)?,
+            svg: optional(&self.svg)?,
+            text: optional(&self.text)?,
+        })
     }
 
     fn spawn(&self) -> Result<Option<Running>> {
@@ -190,7 +212,7 @@ impl Trace {
         &self,
         instance: &mut Instance,
         record: &mut Record,
-        mut text: Option<&mut BufWriter<File>>,
+        mut text: Option<&mut NewFile>,
         mut command: Option<&mut Running>,
         stop: &AtomicBool,
     ) -> Result<Option<i32>> {
@@ -218,27 +240,27 @@ impl Trace {
         &self,
         instance: &mut Instance,
         record: &mut Record,
-        text: Option<&mut BufWriter<File>>,
+        text: Option<&mut NewFile>,
     ) -> Result<bool> {
         let mut buffer = vec![0; 1 << 16];
         let count = instance.read(&mut buffer)?;
-        let read = &buffer[..count];
+        let lines = record.take(&buffer[..count]);
         if let Some(text) = text {
-            text.write_all(read)
+            text.write_all(lines.as_bytes())
                 .map_err(|error| self.trouble_of_text(&error))?;
         }
-        record.take(read)?;
         Ok(count != 0)
     }
 
     fn draw(
         &self,
         record: Record,
+        files: Files,
         lost: u64,
         time: Duration,
         status: Option<i32>,
     ) -> Result<Answer> {
-        let events = record.events;
+        let (events, unread) = (record.events, record.unread);
         let commands = record.commands;
         let mut told = Vec::new();
         for (number, reader) in record.cards {
@@ -262,13 +284,16 @@ impl Trace {
             job,
         });
         let layers: Vec<_> = layers.collect();
-        let trouble = |error: anyhow::Error| {
-            Trouble::new(format!("{error:#}"), "name a file that can be written")
-        };
-        chrome::write(&layers, &self.output).map_err(trouble)?;
-        if let (Some(file), Some(layer)) = (&self.svg, layers.first()) {
+        let trace = chrome::text(&layers);
+        let trace = trace.map_err(|error| Trouble::new(format!("{error:#}"), VERSIONS))?;
+        write(files.trace, &self.output, &trace)?;
+        if let (Some(file), Some(path), Some(layer)) = (files.svg, &self.svg, layers.first()) {
             let title = format!("{}: who was on its slots", layer.name);
-            svg::draw(layer.timeline, &title, layer.job, file).map_err(trouble)?;
+            write(file, path, &svg::draw(layer.timeline, &title, layer.job))?;
+        }
+        if let Some(text) = files.text {
+            text.complete()
+                .map_err(|error| self.trouble_of_text(&error))?;
         }
         Ok(Answer {
             trace: self.output.clone(),
@@ -276,6 +301,7 @@ impl Trace {
             text: self.text.clone(),
             events,
             lost,
+            unread,
             turns: told
                 .iter()
                 .map(|(_, trace)| trace.timeline.turns.len())
@@ -300,7 +326,9 @@ fn job_names(
         .zip(0..)
         .map(|(ctx, n)| {
             let pid = trace.pids.get(&ctx).copied().unwrap_or(0);
-            let command = commands.get(&pid).map_or("?", String::as_str);
+            let command = commands
+                .get(&pid)
+                .map_or_else(|| "?".into(), |name| printable(name));
             (ctx, format!("{} {command} {pid}", letters(n)))
         })
         .collect();
@@ -319,9 +347,15 @@ fn letters(n: usize) -> String {
     }
 }
 
-fn create(path: &PathBuf) -> Result<BufWriter<File>> {
-    let file = File::create(path).map_err(|error| Trouble::of_file(path, &error))?;
-    Ok(BufWriter::new(file))
+fn create(path: &Path) -> Result<NewFile> {
+    NewFile::create(path).map_err(|error| Trouble::of_file(path, &error))
+}
+
+fn write(mut file: NewFile, path: &Path, text: &str) -> Result<()> {
+    let written = file.write_all(text.as_bytes());
+    written
+        .and_then(|()| file.complete())
+        .map_err(|error| Trouble::of_file(path, &error))
 }
 
 /// Adds the engines of the slots if the card still exists.
@@ -339,19 +373,19 @@ fn name_engines(number: u32, trace: &mut driver::Trace) {
 }
 
 impl Record {
-    /// Parses data, which may begin and end within a line.
-    fn take(&mut self, read: &[u8]) -> Result<()> {
+    /// Parses data, which may begin and end within a line. Returns the complete lines, without
+    /// anything that a terminal acts on.
+    fn take(&mut self, read: &[u8]) -> String {
         self.rest.extend_from_slice(read);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
-            return Ok(());
+            return String::new();
         };
         let rest = self.rest.split_off(end + 1);
         let lines = std::mem::replace(&mut self.rest, rest);
-        for line in String::from_utf8_lossy(&lines).lines() {
-            self.take_line(line)
-                .map_err(|error| Trouble::new(format!("{error:#}"), VERSIONS))?;
-        }
-        Ok(())
+        let lines = String::from_utf8_lossy(&lines);
+        let unread = lines.lines().filter(|line| self.take_line(line).is_err());
+        self.unread += unread.count() as u64;
+        printable_lines(&lines)
     }
 
     fn take_line(&mut self, line: &str) -> anyhow::Result<()> {
@@ -390,6 +424,9 @@ fn text_of(answer: &Answer) -> String {
             "{} events were LOST: what is drawn is not all; a larger --buffer helps\n",
             answer.lost
         );
+    }
+    if answer.unread != 0 {
+        text += &format!("{} lines cannot be read: {VERSIONS}\n", answer.unread);
     }
     text += &format!("trace: {}\n", answer.trace.display());
     if let Some(svg) = &answer.svg {
@@ -532,16 +569,25 @@ mod tests {
         let line = "a-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=65536 pid=0 \
              resume=0 why=turn\n";
         let (head, tail) = line.as_bytes().split_at(40);
-        record.take(head).unwrap();
+        record.take(head);
         assert_eq!(record.events, 0);
-        record.take(tail).unwrap();
+        record.take(tail);
         record.only = Some(0);
-        record.take(line.as_bytes()).unwrap();
-        assert_eq!(record.events, 1);
+        record.take(line.as_bytes());
+        assert_eq!((record.events, record.unread), (1, 0));
         assert_eq!(record.cards.keys().collect::<Vec<_>>(), [&2]);
-        assert!(record
-            .take(b"a-1 x: fermata_start: card=fermata2\n")
-            .is_err());
+    }
+
+    #[test]
+    fn lines_that_cannot_be_read_do_not_end_the_recording() {
+        let mut record = Record::default();
+        let good = ": fermata_x-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=1 \
+             pid=0 resume=0 why=turn\n";
+        let bad = "a-1 x: fermata_start: card=fermata2\na-1 [0] 1.0: fermata_start: card=\u{9b}\n";
+        let lines = record.take([bad, good, bad].concat().as_bytes());
+        assert_eq!((record.events, record.unread), (1, 4));
+        let shown = bad.replace('\u{9b}', "\\x9b");
+        assert_eq!(lines, [&shown, good, &shown].concat());
     }
 
     fn trace(words: &[&str]) -> Trace {

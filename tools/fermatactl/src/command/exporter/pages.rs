@@ -4,6 +4,7 @@
 //! OpenMetrics.
 
 use super::cards::{self, Card, Group, Slot};
+use fermata_output::text::printable_lines;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
@@ -414,6 +415,7 @@ impl fmt::Display for Labels {
 }
 
 fn escaped(value: &str) -> String {
+    let value = printable_lines(value);
     let value = value.replace('\\', "\\\\").replace('"', "\\\"");
     value.replace('\n', "\\n")
 }
@@ -639,7 +641,7 @@ mod tests {
 
     fn page(format: Format) -> String {
         let mut page = Page::new(format);
-        let labels = Labels::default().with("cgroup", "/a\"b\\c\nd");
+        let labels = Labels::default().with("cgroup", "/a\"b\\c\nd\x1b");
         page.add(&RUN, [(labels, Value::Time(1_500_000_001))]);
         let buckets = Buckets {
             below: vec![(1024, 3)],
@@ -659,7 +661,7 @@ mod tests {
             r#"# HELP fermata_run_seconds Time.
 # TYPE fermata_run_seconds counter
 # UNIT fermata_run_seconds seconds
-fermata_run_seconds_total{cgroup="/a\"b\\c\nd"} 1.500000001
+fermata_run_seconds_total{cgroup="/a\"b\\c\nd\\x1b"} 1.500000001
 # HELP fermata_gap_seconds Gaps.
 # TYPE fermata_gap_seconds histogram
 # UNIT fermata_gap_seconds seconds
