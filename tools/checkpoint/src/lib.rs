@@ -16,4 +16,4 @@ pub use content::{Account, ArenaDescription, Description, Job, ReservationDescri
 pub use content::{Content, Part};
 pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
 pub use restore::{restore, restore_file, restore_without, Absent, Restored};
-pub use save::{forget_incomplete, save, store, SaveError};
+pub use save::{create, save, SaveError};

@@ -6,17 +6,17 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
-    receive, restore_file, save, send, store, Content, Description, Part, Refusal, Restored,
+    create, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
 };
 use fermata_command_line::OfParser;
+use fermata_output::file::{end_on_signals, NewFile};
+use fermata_output::say;
+use fermata_output::text::printable;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -94,13 +94,15 @@ struct End {
 
 /// Writes a checkpoint to a file completely or not at all.
 fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
+    let name = || file.display().to_string();
+    let mut to = create(file).with_context(name)?;
     let context = owner.context()?;
     let arena = arena_of(&context)?;
     let held = context.hold_open(None);
     // Until this is dropped, or this process ends, in whatever way.
     let (_until_saved, _) = held.context("the job cannot be held")?;
-    let written = store(file, |to| save(&context, arena.as_ref(), to));
-    let bytes = written.with_context(|| file.display().to_string())?;
+    let bytes = save(&context, arena.as_ref(), &mut to).with_context(name)?;
+    to.complete().with_context(name)?;
     if hold {
         match context.preempt(true) {
             // There was no job, or it had ended.
@@ -108,7 +110,7 @@ fn save_to(owner: &Owner, hold: bool, file: &Path) -> Result<()> {
             error => error.context("the job cannot be left held")?,
         }
     }
-    println!("{bytes} bytes in {}", file.display());
+    say!("{bytes} bytes in {}", file.display());
     Ok(())
 }
 
@@ -117,7 +119,7 @@ fn send_to(owner: &Owner, kill: bool, to: &Endpoint) -> Result<()> {
     let context = owner.context()?;
     let arena = arena_of(&context)?;
     let moved = send(&context, arena.as_ref(), &to.connect()?)?;
-    println!(
+    say!(
         "moved: {} us without running, {} bytes of the arena while it ran ({} rounds), {} while \
              it was held",
         moved.without_running.as_micros(),
@@ -133,12 +135,22 @@ fn send_to(owner: &Owner, kill: bool, to: &Endpoint) -> Result<()> {
 }
 
 impl End {
-    /// Starts a job and waits for its end. Returns whether the job finished.
-    fn wait_for_end(&self, restored: &Restored) -> Result<bool> {
+    /// Opens the file for the arena, before a job is taken that would be lost without it.
+    fn open(&self) -> Result<Option<NewFile>> {
+        let Some(file) = &self.arena else {
+            return Ok(None);
+        };
+        end_on_signals()?;
+        let opened = NewFile::create(file).with_context(|| file.display().to_string())?;
+        Ok(Some(opened))
+    }
+
+    /// Waits for the end of a job, and writes its arena to `to`. Returns whether the job finished.
+    fn wait_for_end(&self, restored: &Restored, to: Option<NewFile>) -> Result<bool> {
         tell_refused(restored);
         if let Some(arena) = &restored.arena {
             if !arena.is_at_base() {
-                println!(
+                say!(
                     "the arena is mapped at {:#x}, for the engine it is at {:#x}",
                     arena.address(),
                     arena.base()
@@ -147,49 +159,32 @@ impl End {
         }
         restored.context.wait(Events::DONE, None)?;
         let status = restored.context.status()?;
-        if let (Some(file), Some(arena)) = (&self.arena, &restored.arena) {
-            let write = |file: &Path| -> Result<()> {
-                let mut to = BufWriter::new(File::create(file)?);
-                to.write_all(&arena.read(0, arena.length()))?;
-                Ok(to.flush()?)
-            };
-            write(file).with_context(|| file.display().to_string())?;
+        if let (Some(file), Some(mut to), Some(arena)) = (&self.arena, to, &restored.arena) {
+            let written = to.write_all(&arena.read(0, arena.length()));
+            let written = written.and_then(|()| to.complete());
+            written.with_context(|| file.display().to_string())?;
         }
         let finished = State::from(status.state) == State::Done;
         if finished {
             for &offset in &restored.description.results {
                 let value = restored.context.read_registers(&[offset])?[0];
-                println!("register {offset:#x}: {value:#x}");
+                say!("register {offset:#x}: {value:#x}");
             }
         } else {
             let error = std::io::Error::from_raw_os_error(status.error as i32);
-            println!("the job failed: {error}");
+            say!("the job failed: {error}");
         }
         Ok(finished)
     }
 }
 
-/// Ends the process cleanly on SIGINT, SIGTERM and SIGHUP: no incomplete file is left. The hold of
-/// the job ends with the process.
-fn end_on_signals() -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            fermata_checkpoint::forget_incomplete();
-            // It ends the process.
-            let _ = emulate_default_handler(signal);
-        }
-    });
-    Ok(())
-}
-
 fn tell_refused(restored: &Restored) {
     let (parameters, reservation) = &restored.refused;
     for param in parameters {
-        println!("not as it was: {param}, which cannot be set here");
+        say!("not as it was: {param}, which cannot be set here");
     }
     if *reservation {
-        println!("not as it was: its reservation cannot be had here");
+        say!("not as it was: its reservation cannot be had here");
     }
 }
 
@@ -202,35 +197,30 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Command::Show { json, file } => show(file, *json).map(|()| true),
         Command::Restore { end, file } => {
             let name = || file.display().to_string();
+            let to = end.open()?;
             let from = BufReader::new(File::open(file).with_context(name)?);
             let restored = restore_file(from, &end.device).with_context(name)?;
             if restored.description.job == fermata_checkpoint::Job::None {
                 bail!("{}: there is no job in it", file.display());
             }
             restored.start()?;
-            end.wait_for_end(&restored)
+            end.wait_for_end(&restored, to)
         }
         Command::Send { owner, kill, to } => {
             end_on_signals()?;
             send_to(owner, *kill, to).map(|()| true)
         }
         Command::Receive { end, at } => {
+            let to = end.open()?;
             let restored = receive(&at.accept()?, &end.device)?;
-            end.wait_for_end(&restored)
+            end.wait_for_end(&restored, to)
         }
         Command::OfParser(command) => command.run::<Arguments>().map(|()| true),
     }
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("fermata-checkpoint: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    fermata_output::end("fermata-checkpoint", run(&Arguments::parse()))
 }
 
 /// The owner of a job.
@@ -333,38 +323,43 @@ pub(crate) fn show(file: &Path, json: bool) -> Result<()> {
     let bytes = open.metadata().with_context(name)?.len();
     let summary = summarise(&mut BufReader::new(open), bytes).with_context(name)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        say!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
     let Summary { description, .. } = &summary;
-    println!("engine      {}", description.engine());
+    say!("engine      {}", description.engine());
     if !description.features.is_empty() {
-        println!("features    {}", description.features.join(", "));
+        say!(
+            "features    {}",
+            printable(&description.features.join(", "))
+        );
     }
-    println!("job         {:?}", description.job);
-    println!("state       {} bytes", summary.state_bytes);
+    say!("job         {:?}", description.job);
+    say!("state       {} bytes", summary.state_bytes);
     if let Some(arena) = &description.arena {
-        println!(
+        say!(
             "arena       {} bytes at {:#x}, {} of them not in pages of zeros",
-            arena.length, arena.device_base, summary.arena_bytes
+            arena.length,
+            arena.device_base,
+            summary.arena_bytes
         );
     }
     for (offset, value) in &description.registers {
-        println!("register    {offset:#05x} = {value:#x}");
+        say!("register    {offset:#05x} = {value:#x}");
     }
     for (number, value) in &description.parameters {
         if let Some(param) = Param::of(*number) {
-            println!("parameter   {param:?} = {value}");
+            say!("parameter   {param:?} = {value}");
         }
     }
     let account = &description.account;
-    println!(
+    say!(
         "so far      {} us on slots, {} us in the queue, {} slices",
         account.run_ns / 1000,
         account.wait_ns / 1000,
         account.slices
     );
-    println!("file        {} bytes, all checked", summary.file_bytes);
+    say!("file        {} bytes, all checked", summary.file_bytes);
     Ok(())
 }
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Writes a checkpoint of a context, and stores files either completely or not at all.
+//! Writes a checkpoint of a context.
 
 use crate::container::{Kind, Writer, SECTION_MAX};
 use crate::content::{Description, Job};
 use fermata::{Arena, Context};
-use std::fs::{self, File};
-use std::io::{self, BufWriter, IntoInnerError, Write};
+use fermata_output::file::NewFile;
+use std::fs;
+use std::io::{self, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tempfile::NamedTempFile;
+use std::path::Path;
 
 /// Why a context was not saved.
 #[derive(Debug, thiserror::Error)]
@@ -98,80 +97,21 @@ fn parts(length: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
     starts.map(move |start| start..length.min(start + part))
 }
 
-/// Creates a file of the bytes that `write` writes. Only the owner can read the file (mode 0600),
-/// because a checkpoint holds the memory of a program. After an error, a file that was already at
-/// the path is unchanged.
+/// Opens the file for a checkpoint, before a job is held for it.
 ///
 /// # Errors
 ///
-/// The error of `write`; the file cannot be written; or the path is not a regular file, such as
-/// /dev/null, which root would replace.
-pub fn store<T, E: From<io::Error>>(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<NamedTempFile>) -> Result<T, E>,
-) -> Result<T, E> {
+/// The file cannot be written, or the path is not a regular file.
+pub fn create(path: &Path) -> io::Result<NewFile> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::other("not a regular file").into());
+        return Err(io::Error::other("not a regular file"));
     }
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let folder = File::open(parent)?;
-    let file = {
-        let mut incomplete = incomplete();
-        let file = NamedTempFile::new_in(parent)?;
-        *incomplete = Some(std::path::absolute(file.path())?);
-        file
-    };
-    let mut to = BufWriter::new(file);
-    let result = write(&mut to)?;
-    let file = to.into_inner().map_err(IntoInnerError::into_error)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    *incomplete() = None;
-    folder.sync_all()?;
-    Ok(result)
-}
-
-/// The path of the file that [`store`] is writing.
-fn incomplete() -> MutexGuard<'static, Option<PathBuf>> {
-    static INCOMPLETE: Mutex<Option<PathBuf>> = Mutex::new(None);
-    INCOMPLETE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Removes the incomplete file of a [`store`] that another thread does, and keeps that thread from
-/// making another one. The process must end now.
-pub fn forget_incomplete() {
-    let mut incomplete = incomplete();
-    if let Some(path) = incomplete.take() {
-        // It may have been completed.
-        let _ = fs::remove_file(path);
-    }
-    std::mem::forget(incomplete);
+    NewFile::create(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
-
-    #[test]
-    fn a_file_is_replaced_completely_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x");
-        let hello = store(&path, |to| to.write_all(b"hello"));
-        hello.unwrap();
-        let broken = store(&path, |to| {
-            to.write_all(b"hell")?;
-            Err::<(), _>(io::Error::other("no"))
-        });
-        assert_eq!(broken.unwrap_err().to_string(), "no");
-        assert_eq!(fs::read(&path).unwrap(), b"hello");
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-    }
 
     #[test]
     fn only_a_regular_file_is_replaced() {
@@ -180,10 +120,8 @@ mod tests {
         fs::write(&file, "kept").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&link, folder.path(), Path::new("/dev/null")] {
-            let error = store(path, |to| to.write_all(b"new")).unwrap_err();
-            assert_eq!(error.to_string(), "not a regular file");
+            assert_eq!(create(path).unwrap_err().to_string(), "not a regular file");
         }
-        assert_eq!(fs::read_link(&link).unwrap(), file);
         assert_eq!(fs::read(&file).unwrap(), b"kept");
     }
 }

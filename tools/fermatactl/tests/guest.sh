@@ -385,6 +385,18 @@ head -c 65536 /bin/busybox >/tmp/list
 ctl run sha256 /etc/passwd >/report/run
 point "sha256 as sha256sum has it" grep -q "$(sha256sum </etc/passwd | cut -c1-64)" /report/run
 point "a list" json list-run run linkedlist /tmp/list --seed 5
+point "a file that cannot be written is refused before the job" says "there is no folder /nowhere" \
+	timeout 20 fermatactl run counter_up --count $forever -o /nowhere/file
+fermatactl run membench /tmp/list --access update --random --seed 5 -o /tmp/unread | true
+point "a result that nobody reads is in the file" [ "$(stat -c '%a %s' /tmp/unread)" = "600 $(stat -c %s /tmp/list)" ]
+point "a full disk is told" says "No space left" ctl run sha256 /tmp/list -o /dev/full
+point "a result that finds no room is in the file" sh -c 'fermatactl run sha256 /tmp/list -o /tmp/full >/dev/full 2>/dev/full; [ $? = 1 ] && cmp /tmp/full /tmp/list'
+fermatactl run counter_up --count $forever -o /tmp/ended &
+ended=$!
+until ls /tmp/.tmp* >/dev/null 2>&1; do sleep 0.1; done
+kill $ended
+wait $ended 2>/dev/null
+point "a job that is ended leaves no file" sh -c '! ls /tmp/ended /tmp/.tmp* 2>/dev/null'
 point "membench" json membench run membench /tmp/list --access update --random --seed 5 -o /report/membench
 point "blockmix" json blockmix run blockmix /tmp/list --seed 5 -o /report/blockmix
 point "a program, with its output" sh -c 'fermatactl run riscv /selftests/riscv-mixture --arg 2 | grep -q "exit 0"'

@@ -17,7 +17,7 @@ use clap::Args;
 use fermata_card::card::{Card, CardState};
 use fermata_card::vfio::Server;
 use fermata_checkpoint::container::{Kind, Reader};
-use fermata_checkpoint::store;
+use fermata_checkpoint::create;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
@@ -209,16 +209,20 @@ impl Daemon {
 impl Transfer {
     /// `fermata-vfio save`
     pub(crate) fn save(&self) -> Result<()> {
+        let name = || self.file.display().to_string();
+        let file = (!self.is_standard()).then(|| create(&self.file));
+        let file = file.transpose().with_context(name)?;
         let stream = self.daemon.ask("save\n")?;
         let mut from = BufReader::new(&stream);
         confirmed(&mut from)?;
-        if self.is_standard() {
+        if let Some(mut to) = file {
+            let stored = copy(&mut from, &mut to);
+            let stored = stored.and_then(|_| Ok(to.complete()?));
+            stored.with_context(name)?;
+        } else {
             let mut to = std::io::stdout().lock();
             copy(&mut from, &mut to)?;
             to.flush()?;
-        } else {
-            let stored = store(&self.file, |to| copy(&mut from, to));
-            stored.with_context(|| self.file.display().to_string())?;
         }
         // A daemon that has given up reports this.
         let _ = (&stream).write_all(b"stored\n");

@@ -6,6 +6,7 @@ use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};
 use fermata::riscv::{self, Outcome};
 use fermata::{Context, EngineId, Events, State};
+use fermata_output::say;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -80,11 +81,15 @@ fn run(device: &Path, program: &Path, arg: u32, mib: usize, tag: u64) -> Result<
 /// Prints the result of a program. Returns whether the program succeeded.
 fn print_outcome(arena: &[u8]) -> Result<bool> {
     let outcome = Outcome::from_bytes(arena).context("this is no arena of such a program")?;
-    println!(
+    say!(
         "end {}, code {}, {} cycles, {} instructions, memory {:#018x}",
-        outcome.end, outcome.code, outcome.cycles, outcome.instructions, outcome.memory
+        outcome.end,
+        outcome.code,
+        outcome.cycles,
+        outcome.instructions,
+        outcome.memory
     );
-    print!("{}", outcome.output);
+    say!("{}", outcome.output.trim_end_matches('\n'));
     Ok(outcome.is_success())
 }
 
@@ -101,12 +106,6 @@ fn main() -> ExitCode {
             std::fs::read(&arena).with_context(|| arena.display().to_string())
         }
     };
-    match told.and_then(|arena| print_outcome(&arena)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("fermata-riscv: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let done = told.and_then(|arena| print_outcome(&arena));
+    fermata_output::end("fermata-riscv", done)
 }

@@ -15,8 +15,10 @@ use crate::view::CardView;
 use fermata::queue::Queue;
 use fermata::work::{Access, LINE};
 use fermata::{uapi, Arena, EngineId, Error, Events, State};
+use fermata_output::file::{end_on_signals, NewFile};
 use job::{Job, Product};
 use serde::Serialize;
+use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -104,6 +106,7 @@ impl Run {
         let mut options = self.options.clone();
         let file = self.file.as_deref().map(read).transpose()?;
         let job = Job::new(self.engine.0, file, &mut options)?;
+        let output = self.output.as_deref().map(create).transpose()?;
         let card = self.card_with_engine()?;
         let context = &card.file;
         let number = self.set_up(&card)?;
@@ -119,18 +122,38 @@ impl Run {
             let applied = setting.apply(context);
             applied.map_err(|error| card.refused(&setting.to_string(), setting.call(), error))?;
         }
+        let shown = self.run_jobs(&card, number, &arena, &job, out)?;
+        if let (Some(path), Some(mut file)) = (&self.output, output) {
+            let written = file.write_all(&job.output(&arena));
+            let written = written.and_then(|()| file.complete());
+            written.map_err(|error| Trouble::of_file(path, &error))?;
+        }
+        shown
+    }
+
+    /// Runs the job as often as asked for, or until its result cannot be printed. Returns whether
+    /// the results were printed.
+    fn run_jobs(
+        &self,
+        card: &Card,
+        number: u32,
+        arena: &Arena,
+        job: &Job,
+        out: Out,
+    ) -> Result<Result<()>> {
+        let context = &card.file;
         let mut before = uapi::Status::default();
         for _ in 0..self.repeat {
-            let queue = self.start(&card, &arena, &job)?;
+            let queue = self.start(card, arena, job)?;
             let ended = context.wait(Events::DONE, None);
             ended.map_err(|error| card.refused("waiting for the job", Call::Wait, error))?;
             let status = context.status();
             let status =
                 status.map_err(|error| card.refused("the job's state", Call::Status, error))?;
             if State::from(status.state) != State::Done {
-                return Err(failed(&card, &status));
+                return Err(failed(card, &status));
             }
-            let product = job.product(context, &arena, queue);
+            let product = job.product(context, arena, queue);
             let product = product
                 .map_err(|error| card.refused("the job's result", Call::RegistersRead, error))?;
             let answer = Answer {
@@ -146,14 +169,13 @@ impl Run {
                 preemptions: status.preemptions - before.preemptions,
                 replays: status.replays,
             };
-            out.show(&answer, |answer| self.text(answer))?;
+            let shown = out.show(&answer, |answer| self.text(answer));
+            if shown.is_err() {
+                return Ok(shown);
+            }
             before = status;
         }
-        if let Some(path) = &self.output {
-            let written = std::fs::write(path, job.output(&arena));
-            written.map_err(|error| Trouble::of_file(path, &error))?;
-        }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Opens the named card, or the first card with the engine.
@@ -217,6 +239,12 @@ impl Run {
             answer.preemptions
         )
     }
+}
+
+/// Opens the file of --output before the job is run.
+fn create(path: &Path) -> Result<NewFile> {
+    let opened = end_on_signals().and_then(|()| NewFile::create(path));
+    opened.map_err(|error| Trouble::of_file(path, &error))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
