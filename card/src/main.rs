@@ -12,6 +12,7 @@ use fermata_card::engine::EngineKind;
 use fermata_card::event::What;
 use fermata_card::log::{replay, Judge, Recorder};
 use fermata_card::vfio::{remove_socket, Server};
+use fermata_output::{complain, say};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixListener;
@@ -80,7 +81,7 @@ fn profile_parser() -> impl TypedValueParser<Value = Profile> {
     let profiles = Profile::value_variants().iter();
     PossibleValuesParser::new(profiles.filter_map(ValueEnum::to_possible_value)).map(|name| {
         if name == RETIRED {
-            eprintln!("fermata-card: the profile {RETIRED} is now called irq");
+            complain!("fermata-card: the profile {RETIRED} is now called irq");
         }
         Profile::from_str(&name, false).expect("the name is one of the possible values")
     })
@@ -95,20 +96,20 @@ fn main() -> ExitCode {
             "--socket, --control and --log are needed, or check LOG"
         )),
     };
-    result.unwrap_or_else(|e| {
-        eprintln!("fermata-card: {e:#}");
+    fermata_output::status(result.unwrap_or_else(|e| {
+        complain!("fermata-card: {e:#}");
         ExitCode::from(2)
-    })
+    }))
 }
 
 fn check(log: &Path) -> Result<ExitCode> {
     let file = File::open(log).with_context(|| log.display().to_string())?;
     let judge = replay(BufReader::new(file)).with_context(|| log.display().to_string())?;
-    println!("{}", judge.checker.text());
+    say!("{}", judge.checker.text());
     let Some(last) = violation(&judge) else {
         return Ok(ExitCode::SUCCESS);
     };
-    println!("{last}");
+    say!("{last}");
     Ok(ExitCode::FAILURE)
 }
 
@@ -143,8 +144,8 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     let quit = server.clone();
     let commands = ControlServer::new(card.clone(), move || quit.stop());
     std::thread::spawn(move || commands.serve(&control));
-    println!("ready");
-    let end = server.run(|error| eprintln!("vfio-user client lost: {error}"));
+    say!("ready");
+    let end = server.run(|error| complain!("vfio-user client lost: {error}"));
     card.stop();
     let last = recorder.ask(|judge| violation(judge).unwrap_or_default());
     recorder.stop();
@@ -155,6 +156,6 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     if last.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{last}");
+    complain!("{last}");
     Ok(ExitCode::FAILURE)
 }

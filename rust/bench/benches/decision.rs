@@ -4,6 +4,7 @@
 //! urgent job, with few and with many waiting contexts. Criterion measures; the table and
 //! build/reports/bench-sched.json are made from its estimates.
 
+use fermata_output::say;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -186,9 +187,9 @@ fn table(rows: &[Row]) -> Table {
 }
 
 fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
-    println!("{}", table(rows));
+    say!("{}", table(rows));
     for turn in &TURNS {
-        println!("{}: {}", turn.name, turn.text);
+        say!("{}: {}", turn.name, turn.text);
     }
     let large = rows.iter().filter(|row| row.contexts == 4_096);
     let ratios = large.map(|row| {
@@ -197,9 +198,9 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
     });
     let ratios: Vec<(String, f64)> = ratios.collect();
     let worst = ratios.iter().map(|(_, ratio)| *ratio).fold(0.0, f64::max);
-    println!("a turn: criterion's median; a decision, next to 64: medians of {ROUNDS} rounds that visit all sizes in turn");
-    println!("The aim: 4,096 next to 64 contexts at most 2. The worst: {worst:.2}");
-    println!(
+    say!("a turn: criterion's median; a decision, next to 64: medians of {ROUNDS} rounds that visit all sizes in turn");
+    say!("The aim: 4,096 next to 64 contexts at most 2. The worst: {worst:.2}");
+    say!(
         "State of a context: {} bytes (at most 256).",
         size_of::<SchedContext>() + size_of::<SchedEntity>()
     );
@@ -225,7 +226,7 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
     });
     fs::create_dir_all(reports)?;
     fs::write(reports.join("bench-sched.json"), format!("{report:#}\n"))?;
-    println!("wrote build/reports/bench-sched.json");
+    say!("wrote build/reports/bench-sched.json");
     Ok(())
 }
 

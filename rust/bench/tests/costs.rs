@@ -5,6 +5,7 @@
 //! misses. The worst case counts, not the average. It grows no faster than the logarithm of the
 //! number of contexts.
 
+use fermata_output::say;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -120,7 +121,7 @@ fn check(slots: usize, contexts: usize, log: u64) {
             let found = format!(
                 "{name}, {slots} slots, {what}: {few} at 64 contexts, {many} at {contexts}"
             );
-            println!("{found}");
+            say!("{found}");
             assert!(many * 6 <= few * log, "{found}");
         }
     }
@@ -152,7 +153,7 @@ fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
             it.form_gangs(gangs, apart);
             for (what, found) in worst(it, 3_000, true).all() {
                 let found_by = format!("{}, {gangs} gangs, {apart}, {what}: {found}", case.name);
-                println!("{found_by}");
+                say!("{found_by}");
                 assert!(found <= MOST, "{found_by}");
             }
         }

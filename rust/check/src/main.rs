@@ -3,6 +3,7 @@
 //! Checks configurations and prints a table: `fermata-check [--large] [--first] [WORD of a name]...`
 //! (`--first`: up to the first that fails)
 
+use fermata_output::{complain, say};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
         .partition(|arg| arg.starts_with("--"));
     let is_known = |option: &String| ["--large", "--first"].contains(&option.as_str());
     if let Some(option) = options.iter().find(|option| !is_known(option)) {
-        eprintln!("fermata-check: {option}: usage: fermata-check [--large] [--first] [WORD]...");
+        complain!("fermata-check: {option}: usage: fermata-check [--large] [--first] [WORD]...");
         return ExitCode::FAILURE;
     }
     let large = if options.iter().any(|option| option == "--large") {
@@ -24,19 +25,19 @@ fn main() -> ExitCode {
     };
     let all = QUICK.iter().chain(large);
     let chosen = all.filter(|bounds| words.iter().all(|word| bounds.name.contains(word.as_str())));
-    println!("| configuration | unique states | steps taken | depth | seconds | result |");
-    println!("| --- | --- | --- | --- | --- | --- |");
+    say!("| configuration | unique states | steps taken | depth | seconds | result |");
+    say!("| --- | --- | --- | --- | --- | --- |");
     let mut code = ExitCode::SUCCESS;
     for bounds in chosen {
         if let Err(why) = check(bounds) {
-            println!("{why}");
+            say!("{why}");
             code = ExitCode::FAILURE;
             if options.iter().any(|option| option == "--first") {
                 break;
             }
         }
     }
-    code
+    fermata_output::status(code)
 }
 
 fn check(bounds: &Bounds) -> Result<(), String> {
@@ -48,7 +49,7 @@ fn check(bounds: &Bounds) -> Result<(), String> {
     // A limited search may not have visited the states that must be reached.
     let unreached = search.unreached.filter(|_| !is_cut_off);
     let failure = search.breach.or(unreached);
-    println!(
+    say!(
         "| {} | {} | {} | {} | {} | {} |",
         bounds.name,
         search.unique_states,

@@ -2,8 +2,10 @@
 
 //! `make sim`: the scheduler over virtual time (docs/simulator.md).
 
+use fermata_output::{complain, say};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
@@ -169,11 +171,15 @@ fn modes_help() -> String {
     )
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    fermata_output::end("fermata-sim", run().map(|()| true))
+}
+
+fn run() -> Result<()> {
     let args = Args::parse();
     let mut report = Report::new(args.seed, args.costs);
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
-    println!("{}\n", report::costs(&args.costs));
+    say!("{}\n", report::costs(&args.costs));
     match &args.what {
         What::Overview(compare) => run_overview(&args, compare, &mut report)?,
         What::All {
@@ -183,7 +189,7 @@ fn main() -> Result<()> {
             placement,
         } => {
             run_compare(&args, compare, &mut report)?;
-            println!("trace: rust/sim/traces/bursts.csv, LC in bursts");
+            say!("trace: rust/sim/traces/bursts.csv, LC in bursts");
             run_trace(&args, BURSTS, PREPARATION_US, &mut report)?;
             run_gangs(&args, gangs, &mut report);
             run_fleet(&args, fleet, &mut report);
@@ -199,14 +205,14 @@ fn main() -> Result<()> {
         } => {
             let name = || file.display().to_string();
             let text = fs::read_to_string(file).with_context(name)?;
-            println!("{}", report::LEGEND);
+            say!("{}", report::LEGEND);
             run_trace(&args, &text, *preparation_us, &mut report).with_context(name)?;
         }
     }
     let file = args.out.join("sim.json");
     let json = serde_json::to_string_pretty(&report)? + "\n";
     fs::write(&file, json).with_context(|| file.display().to_string())?;
-    println!("wrote {}", file.display());
+    say!("wrote {}", file.display());
     Ok(())
 }
 
@@ -250,7 +256,7 @@ fn run_overview(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<
     workloads.sort_by_key(|workload| workload.name != SATURATED);
     let rows = compared(args, what, &workloads, &Mode::OVERVIEW);
     report.phases = Some(what.phases);
-    println!("{}", report::LEGEND);
+    say!("{}", report::LEGEND);
     write_compared(&rows, &args.out.join("sim.txt"))?;
     for workload in &workloads {
         let own = rows.iter().filter(|row| row.workload == workload.name);
@@ -259,10 +265,10 @@ fn run_overview(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<
             own.retain(|row| row.natural);
         }
         let Workload { name, text, .. } = workload;
-        println!("\n{name}: {text}\n{}", report::compare_table(&own));
+        say!("\n{name}: {text}\n{}", report::compare_table(&own));
     }
     let file = args.out.join("sim.txt");
-    println!("wrote {}: every mode at every load", file.display());
+    say!("wrote {}: every mode at every load", file.display());
     draw_compared(args, &workloads, rows, report)
 }
 
@@ -287,9 +293,9 @@ fn run_compare(args: &Args, what: &CompareArgs, report: &mut Report) -> Result<(
     let rows = compared(args, what, &workloads, &Mode::ALL);
     report.phases = Some(what.phases);
     for workload in &workloads {
-        println!("{}: {}", workload.name, workload.text);
+        say!("{}: {}", workload.name, workload.text);
     }
-    println!("{}", report::LEGEND);
+    say!("{}", report::LEGEND);
     print_compared(&rows, &args.out.join("sim.txt"))?;
     draw_compared(args, &workloads, rows, report)
 }
@@ -333,23 +339,23 @@ fn print_compared(rows: &[Row], file: &Path) -> Result<()> {
     let table = write_compared(rows, file)?;
     let natural: Vec<&Row> = rows.iter().filter(|row| row.natural).collect();
     if rows.len() <= ROWS_PRINTED || natural.is_empty() {
-        println!("{table}");
+        say!("{table}");
         return Ok(());
     }
-    println!("{}", report::compare_table(&natural));
+    say!("{}", report::compare_table(&natural));
     for mode in Mode::URGENT {
         if let Some(table) = report::sweep_table(rows, mode) {
-            println!("{table}");
+            say!("{table}");
         }
     }
-    println!("wrote {}: every mode at every load", file.display());
+    say!("wrote {}: every mode at every load", file.display());
     Ok(())
 }
 
 fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
     for &cards in &what.cards {
         for &mode in args.modes(&Mode::FLEET) {
-            eprintln!("fleet of {cards} cards, {} ...", mode.name());
+            complain!("fleet of {cards} cards, {} ...", mode.name());
             report.fleet.push(fleet::fleet(&fleet::Settings {
                 mode,
                 cards,
@@ -362,10 +368,10 @@ fn run_fleet(args: &Args, what: &FleetArgs, report: &mut Report) {
             }));
         }
     }
-    println!(
+    say!(
         "fleets: Poisson, exponential work, one context in five LC (0.5 ms), the others BE (5 ms)"
     );
-    println!("{}\n", report::fleet_table(&report.fleet));
+    say!("{}\n", report::fleet_table(&report.fleet));
 }
 
 fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
@@ -393,11 +399,11 @@ fn run_gangs(args: &Args, what: &GangArgs, report: &mut Report) {
             }
         }
     }
-    println!(
+    say!(
         "gangs: LC 500 us, BE 20 ms; skew: of STARTs of members that waited together; apart: the same without gangs"
     );
-    println!("useful: the part of the slots' time in which engines work on BE jobs, gangs': on those of gangs");
-    println!("{}\n", report::gangs_table(&report.gangs));
+    say!("useful: the part of the slots' time in which engines work on BE jobs, gangs': on those of gangs");
+    say!("{}\n", report::gangs_table(&report.gangs));
 }
 
 fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Result<()> {
@@ -432,11 +438,11 @@ fn run_placement(args: &Args, what: &PlacementArgs, report: &mut Report) -> Resu
         let rows = Strategy::ALL.map(|strategy| placement::placement(&settings, strategy, jobs));
         report.placement.extend(rows);
     }
-    println!(
+    say!(
         "placement: {} days; a node is drained for {} min each {} h; a move takes {} s; slowdown: time until the end, over the run time with own shards",
         what.days, what.drain_min, what.drain_every_h, what.move_s
     );
-    println!("{}\n", report::placement_table(&report.placement));
+    say!("{}\n", report::placement_table(&report.placement));
     Ok(())
 }
 
@@ -453,7 +459,7 @@ fn run_trace(args: &Args, text: &str, preparation_us: u64, report: &mut Report) 
         args.seed,
     );
     let rows: Vec<&Row> = report.trace.iter().collect();
-    println!("{}", report::compare_table(&rows));
+    say!("{}", report::compare_table(&rows));
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! The simulator's promises: the same numbers for the same seed, the same requests for every mode,
 //! and no lost requests.
 
+use fermata_output::say;
 use fermata_sim::compare::{compare, on_trace, Row, Settings, REFERENCES};
 use fermata_sim::mode::Mode;
 use fermata_sim::sim::{run, Costs, Outcome, Plan};
@@ -347,7 +348,7 @@ fn sojourn(outcome: &Outcome) -> f64 {
 
 fn close(what: &str, found: f64, expected: f64, within: f64) {
     let off = found / expected - 1.0;
-    println!(
+    say!(
         "{what}: {found:.4}, expected {expected:.4}, off by {:.2} %",
         off * 100.0
     );

@@ -10,6 +10,7 @@ use crate::report::{markdown_table, write_json, Distribution, NOTE};
 use crate::visit::{Job, SHORT, TAGS, URGENT_TAG};
 use anyhow::{ensure, Result};
 use fermata::Param;
+use fermata_output::say;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
@@ -68,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
             marker.mark(Mark::End(visit));
             let arrivals = options.arrivals;
-            println!("round {round}: {contexts} contexts: {arrivals} arrivals");
+            say!("round {round}: {contexts} contexts: {arrivals} arrivals");
             drop(others);
         }
     }
@@ -149,7 +150,7 @@ pub(crate) fn report(options: &ReportOptions) -> Result<()> {
     ensure!(!populations.is_empty(), "{log} holds no arrivals");
     let rows = populations.iter().flat_map(Population::rows).collect();
     let header = ["contexts", "what", "count", "P50 us", "P99 us", "max us"];
-    println!("{NOTE}\n{}", markdown_table(&header, rows, &[1]));
+    say!("{NOTE}\n{}", markdown_table(&header, rows, &[1]));
     let report = Report {
         note: NOTE,
         populations,

@@ -17,6 +17,7 @@ mod visit;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -52,7 +53,11 @@ enum Part {
     Table(report::TableOptions),
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    fermata_output::end("fermata-bench", run().map(|()| true))
+}
+
+fn run() -> Result<()> {
     match Args::parse().part {
         Part::Run(options) => guest::run(&options),
         Part::Latency(options) => latency::run(&options),

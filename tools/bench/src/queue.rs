@@ -8,6 +8,7 @@ use crate::visit::TIMEOUT;
 use anyhow::{ensure, Context as _, Result};
 use fermata::queue::{Operation, Queue};
 use fermata::{uapi, Arena, Context, EngineId, Error, Events};
+use fermata_output::say;
 use rustix::mount::{mount, MountFlags};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for cell in &mut cells {
             measure(options, cell)?;
         }
-        println!("round {round} of {}", options.rounds);
+        say!("round {round} of {}", options.rounds);
     }
     let (posted, calls) = posting(options)?;
     Report::new(&mut cells, posted, calls).leave(&options.report)
@@ -229,11 +230,13 @@ impl Report {
 
     /// Prints the table, writes the report, and fails if a queue needs too many calls.
     pub(crate) fn leave(&self, file: &Path) -> Result<()> {
-        println!("{NOTE}\n{}", self.table());
-        println!(
+        say!("{NOTE}\n{}", self.table());
+        say!(
             "{} jobs were posted to an engine at work by {} calls; at a batch of {BATCH} a queue \
                  needs {:.1} times fewer",
-            self.posted, self.calls_of_posting, self.fewer_calls
+            self.posted,
+            self.calls_of_posting,
+            self.fewer_calls
         );
         write_json(self, file)?;
         ensure!(self.calls_of_posting == 0, "posting took system calls");

@@ -12,6 +12,7 @@ mod process;
 mod restore;
 
 use anyhow::{Context as _, Result};
+use fermata_output::complain;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 use std::os::fd::BorrowedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -201,7 +202,7 @@ const INFORMATION: c_uint = 3;
 
 fn print(level: c_uint, text: &str) {
     let Ok(print) = find(c"print_on_level") else {
-        eprintln!("fermata: {text}");
+        complain!("fermata: {text}");
         return;
     };
     let line = CString::new(format!("fermata: {text}\n")).unwrap_or_default();

@@ -14,6 +14,7 @@ use fermata::riscv::{self, Outcome};
 use fermata::work::REG_TAG;
 use fermata::{Arena, Context, EngineId, Events, Param, Policy, State};
 use fermata_card::control::Control;
+use fermata_output::say;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -291,7 +292,7 @@ fn counters(device: &Path) -> Result<Vec<Count>> {
 
 fn print(report: &Report) {
     for (number, fate) in report.tenants.iter().enumerate() {
-        println!(
+        say!(
             "tenant {}: {} cycles, {} preemptions, {}",
             number + 1,
             fate.outcome.cycles,
@@ -303,12 +304,13 @@ fn print(report: &Report) {
             }
         );
     }
-    println!(
+    say!(
         "{} frames were written, {} had not changed",
-        report.frames_saved, report.frames_left_out
+        report.frames_saved,
+        report.frames_left_out
     );
     for count in &report.counters {
-        println!(
+        say!(
             "{}: {} counts, ends with {:04b}, {} preemptions, {}",
             count.engine,
             count.counts,
@@ -317,5 +319,5 @@ fn print(report: &Report) {
             if count.right { "right" } else { "WRONG" }
         );
     }
-    println!("violations as the card counts them: {}", report.violations);
+    say!("violations as the card counts them: {}", report.violations);
 }

@@ -10,6 +10,7 @@ use anyhow::{bail, Context as _, Result};
 use clap::{Parser, Subcommand};
 use fermata::{uapi, Context};
 use fermata_card::control::{Control, Run};
+use fermata_output::say;
 use report::{write, Gaps, Phase, Report, SlotReport, SlotStates, TenantReport, View};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
@@ -93,14 +94,7 @@ fn run(args: Args) -> Result<bool> {
 }
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("fermata-demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    fermata_output::end("fermata-demo", run(Args::parse()))
 }
 
 /// Time limit for all waits; only a hang reaches it.
@@ -257,7 +251,7 @@ impl Demo<'_> {
             busy.remove(&tenant.slot);
             let (name, expected) = (tenant.name.clone(), tenant.expected.clone());
             tenant.alone = ending.clone();
-            println!(
+            say!(
                 "  {name:8} alone: {:6.0} ms  {}",
                 ending.run_ns as f64 / 1e6,
                 if ending.outcome == expected {
@@ -283,7 +277,7 @@ impl Demo<'_> {
     /// Runs all jobs together, and kills a tenant half-way.
     fn together(&mut self, slice_us: u64, slots: u32) -> Result<Phase> {
         let name = format!("{:.1} ms slices", slice_us as f64 / 1e3);
-        println!("\nTogether, {name}:");
+        say!("\nTogether, {name}:");
         let victim = self.spawn(VICTIM, Job::Endless)?;
         let tokens: Vec<u64> = self.tenants.keys().copied().collect();
         for &token in &tokens {
@@ -508,8 +502,8 @@ fn run_demo(options: &Options) -> Result<bool> {
         context.card_info()?
     };
     let mut control = Control::open(&options.control)?;
-    println!("{}", crate::report::NOTE);
-    println!(
+    say!("{}", crate::report::NOTE);
+    say!(
         "card: {} slots ({}), {}",
         card.slots,
         control.ask("ping")?,
@@ -565,7 +559,7 @@ fn run_demo(options: &Options) -> Result<bool> {
         demo.control
             .ask(&format!("set slot={slot} speed={speed}"))?;
     }
-    println!("\nEach alone on its slot:");
+    say!("\nEach alone on its slot:");
     demo.alone()?;
     check_hashes(&mut demo, length, part)?;
 
@@ -582,9 +576,9 @@ fn run_demo(options: &Options) -> Result<bool> {
     report.ok = report.failures.is_empty();
     write(&report, &options.report)?;
     for failure in &report.failures {
-        println!("WRONG: {failure}");
+        say!("WRONG: {failure}");
     }
-    println!(
+    say!(
         "\n{}: {} violations of the protocol seen by the card",
         if report.ok { "All is well" } else { "NOT well" },
         report.violations
@@ -609,6 +603,6 @@ fn check_hashes(demo: &mut Demo<'_>, length: u64, part: u64) -> Result<()> {
             demo.failures.push(text);
         }
     }
-    println!("  the digests are those of sha256sum, too");
+    say!("  the digests are those of sha256sum, too");
     Ok(())
 }

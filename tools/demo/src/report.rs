@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata::uapi;
 use fermata_card::control::Run;
+use fermata_output::say;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -177,8 +178,8 @@ impl Phase {
             }
             tenants.add_row(row);
         }
-        println!("\n{tenants}");
-        println!("right: the same as alone, and as computed by the tenant's processor");
+        say!("\n{tenants}");
+        say!("right: the same as alone, and as computed by the tenant's processor");
         let mut slots = table(
             &[
                 "slot", "gaps", "P50 us", "P99 us", "max us", "pauses", "P50 us", "P99 us",
@@ -192,12 +193,13 @@ impl Phase {
             row.extend(s.pause_to_paused.cells());
             slots.add_row(row);
         }
-        println!("{slots}");
-        println!(
+        say!("{slots}");
+        say!(
             "gap: PAUSED or FINISH to the next START; pause: PAUSE to PAUSED; both as the card \
                  saw them.\n\
              {} violations, {:.1} s",
-            self.violations, self.seconds
+            self.violations,
+            self.seconds
         );
     }
 }
@@ -292,13 +294,14 @@ impl View {
             text.push('\n');
         }
         self.drawn = true;
-        print!("{text}");
-        let _ = std::io::stdout().flush();
+        // With sequences that move the cursor.
+        let mut out = std::io::stdout();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
     /// Prints an event.
     pub(crate) fn show_event(&mut self, at: Duration, what: &str) {
-        println!("  {:5.1} s  {what}", at.as_secs_f64());
+        say!("  {:5.1} s  {what}", at.as_secs_f64());
         self.drawn = false;
     }
 }

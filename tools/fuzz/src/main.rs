@@ -11,10 +11,12 @@ mod run;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use fermata_output::say;
 use program::{corpus_text, parse_corpus, Program};
 use rand::{seq::IndexedRandom, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use run::Executor;
+use std::process::ExitCode;
 use std::{
     collections::HashSet,
     env, fs,
@@ -82,7 +84,11 @@ impl Corpus {
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    fermata_output::end("fermata-fuzz", run().map(|()| true))
+}
+
+fn run() -> Result<()> {
     let options = Options::parse();
     let executor = Executor::new(&options.device)?;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed);
@@ -100,7 +106,7 @@ fn main() -> Result<()> {
         runs += 1;
     }
     let by_corpus = corpus.reached.len();
-    println!("# corpus: {from} programs reach {by_corpus} places of the module");
+    say!("# corpus: {from} programs reach {by_corpus} places of the module");
 
     let end = Instant::now() + Duration::from_secs(options.time);
     let mut found = Vec::new();
@@ -121,7 +127,7 @@ fn main() -> Result<()> {
     let kept = found.len();
     let (calls, good) = executor.calls();
     tally(calls)?;
-    println!(
+    say!(
         "# {runs} programs, {calls} calls of which {good} succeeded; {} places, {kept} programs \
              found new ones",
         corpus.reached.len()

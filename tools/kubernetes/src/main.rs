@@ -12,6 +12,7 @@ mod socket;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use slice::Capacity;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,9 +32,9 @@ enum Command {
     Dra(DraOptions),
 }
 
-/// Writes a line to the log.
+/// Writes a line to the log. Unlike `eprintln!` this cannot panic, if the disk of the log is full.
 fn say(words: &str) {
-    eprintln!("fermata-kubernetes: {words}");
+    let _ = writeln!(std::io::stderr(), "fermata-kubernetes: {words}");
 }
 
 fn main() -> ExitCode {

@@ -12,6 +12,7 @@
 
 use anyhow::{bail, Context as _, Result};
 use clap::Parser;
+use fermata_output::{complain, say};
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 use rustix::termios::{tcsetwinsize, Winsize};
 use std::ffi::OsString;
@@ -74,7 +75,7 @@ fn execute(line: &str, terminal: &mut Terminal) -> Result<Option<ExitCode>> {
         "wait" => terminal.wait(|screen| screen.contains(text))?,
         "gone" => terminal.wait(|screen| !screen.contains(text))?,
         "keys" => terminal.type_keys(&typed(text))?,
-        "show" => println!("{}", terminal.contents()),
+        "show" => say!("{}", terminal.contents()),
         "end" => return terminal.end().map(Some),
         _ => bail!("nothing that can be done"),
     }
@@ -97,10 +98,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn main() -> ExitCode {
-    run(&Arguments::parse()).unwrap_or_else(|error| {
-        eprintln!("fermata-screen: {error:#}");
+    fermata_output::status(run(&Arguments::parse()).unwrap_or_else(|error| {
+        complain!("fermata-screen: {error:#}");
         ExitCode::FAILURE
-    })
+    }))
 }
 
 struct Drawn {

@@ -14,6 +14,7 @@ use crate::guest::{Guest, Hash, Job, BASE, MEMBENCH, SLOTS};
 use crate::host::{run, tell_card, Daemon, HostHash, DEVICE};
 use anyhow::{bail, ensure, Result};
 use fermata::{Context, EngineId};
+use fermata_output::{complain, say};
 use rustix::process::{setrlimit, Resource, Rlimit};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         }
     }
     if let Err(error) = host::open_node() {
-        println!("Bail out! {error:#}");
+        say!("Bail out! {error:#}");
         return ExitCode::FAILURE;
     }
     // As for the daemon's service, because guest memory is pinned.
@@ -36,20 +37,20 @@ fn main() -> ExitCode {
         maximum: None,
     };
     if let Err(error) = setrlimit(Resource::Memlock, unlimited) {
-        println!("Bail out! RLIMIT_MEMLOCK: {error}");
+        say!("Bail out! RLIMIT_MEMLOCK: {error}");
         return ExitCode::FAILURE;
     }
     if words == ["--measure"] {
         return exit_code(measure());
     }
-    test(&words)
+    fermata_output::status(test(&words))
 }
 
 fn exit_code(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fermata-vfio-guest: {error:#}");
+            complain!("fermata-vfio-guest: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -62,13 +63,13 @@ fn test(words: &[String]) -> ExitCode {
         .iter()
         .filter(|(name, _)| wanted(name))
         .collect();
-    println!("TAP version 13\n1..{}", chosen.len());
+    say!("TAP version 13\n1..{}", chosen.len());
     let mut failed = chosen.is_empty();
     for (number, (name, test)) in (1..).zip(chosen) {
         match test() {
-            Ok(()) => println!("ok {number} {name}"),
+            Ok(()) => say!("ok {number} {name}"),
             Err(error) => {
-                println!("not ok {number} {name}\n# {error:#}");
+                say!("not ok {number} {name}\n# {error:#}");
                 failed = true;
             }
         }
@@ -102,10 +103,10 @@ fn compare(
     let (host, longest_of_host) = summary(&mut host);
     let (guest, longest_of_guest) = summary(&mut guest);
     let more = guest.as_secs_f64() / host.as_secs_f64() - 1.0;
-    println!("{name}: medians of {ROUNDS}, and the longest");
-    println!("  host   {host:>9.2?}   {longest_of_host:>9.2?}");
-    println!("  guest  {guest:>9.2?}   {longest_of_guest:>9.2?}");
-    println!("  the guest's median is {:.1} % longer", more * 100.0);
+    say!("{name}: medians of {ROUNDS}, and the longest");
+    say!("  host   {host:>9.2?}   {longest_of_host:>9.2?}");
+    say!("  guest  {guest:>9.2?}   {longest_of_guest:>9.2?}");
+    say!("  the guest's median is {:.1} % longer", more * 100.0);
     Ok(())
 }
 
@@ -167,8 +168,8 @@ fn writes(guest: &mut Guest) -> Result<()> {
         times.push(begin.elapsed());
     }
     let (median, longest) = summary(&mut times);
-    println!("registers of a job of the guest, before START");
-    println!("  writes {median:>9.2?}   {longest:>9.2?}");
+    say!("registers of a job of the guest, before START");
+    say!("  writes {median:>9.2?}   {longest:>9.2?}");
     Ok(())
 }
 

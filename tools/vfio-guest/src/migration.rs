@@ -7,6 +7,7 @@ use crate::host::{hash, tell_card, Daemon, Starts, Tenant, DEVICE, OTHER};
 use crate::tests::to_the_end;
 use anyhow::{anyhow, bail, ensure, Result};
 use fermata::Context;
+use fermata_output::say;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -264,7 +265,7 @@ pub(crate) fn together() -> Result<()> {
     let begin = Instant::now();
     moved.finish_moved(&mine.job)?;
     mine.check(&mut moved)?;
-    println!("# {} ms on the other host", begin.elapsed().as_millis());
+    say!("# {} ms on the other host", begin.elapsed().as_millis());
     moved.start(&mine.job)?;
     let mut back = migrate(&moved, &there, (0, &here), &[0x1501])?;
     drop((moved, slow));

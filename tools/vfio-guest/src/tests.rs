@@ -14,6 +14,7 @@ use fermata::{Context, GroupSettings};
 use fermata_card::engine::splitmix64;
 use fermata_card::regs::{ctl, status, MAGIC, TAG};
 use fermata_card::relay::Reason;
+use fermata_output::say;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
@@ -373,7 +374,7 @@ fn weights() -> Result<()> {
     let (of_heavy, of_light) = (heavy.run_ns(&host)?, light.run_ns(&host)?);
     let (of_heavy, of_light) = (of_heavy - before.0, of_light - before.1);
     let share = of_heavy as f64 / (of_heavy + of_light) as f64;
-    println!("# {of_heavy} : {of_light} ns, {:.1} %", share * 100.0);
+    say!("# {of_heavy} : {of_light} ns, {:.1} %", share * 100.0);
     ensure!((0.735..0.765).contains(&share), "3 : 1 is 75 %");
     Ok(())
 }
@@ -789,7 +790,7 @@ fn flood() -> Result<()> {
     const FILES: u64 = 5000;
     beside_others("flood", 0x1710, |guest| {
         let taken = guest.map_files(FILES)?;
-        println!("# the daemon took {taken} files of {FILES}");
+        say!("# the daemon took {taken} files of {FILES}");
         ensure!(taken > 0, "no file was taken");
         Ok(())
     })

@@ -14,9 +14,9 @@ mod state_file;
 use clap::{Parser, Subcommand};
 use control::{Daemon, Transfer};
 use fermata_command_line::OfParser;
+use fermata_output::complain;
 use serve::{serve, Serve};
 use std::fmt;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,13 +51,7 @@ fn main() -> ExitCode {
         Command::Continue(daemon) => daemon.go_on(),
         Command::OfParser(command) => command.run::<Arguments>(),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fermata-vfio: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    fermata_output::end("fermata-vfio", done.map(|()| true))
 }
 
 /// Lines that are printed in each period.
@@ -79,15 +73,13 @@ fn tell(line: fmt::Arguments<'_>) {
         let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
         limit.admit(Instant::now())
     };
-    let text = match admitted {
-        None => return,
-        Some(0) => format!("fermata-vfio: {line}\n"),
+    match admitted {
+        None => {}
+        Some(0) => complain!("fermata-vfio: {line}"),
         Some(left_out) => {
-            format!("fermata-vfio: {line} ({left_out} lines before were left out)\n")
+            complain!("fermata-vfio: {line} ({left_out} lines before were left out)");
         }
-    };
-    // With one call, so that the line stays whole if several processes write.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    }
 }
 
 impl Limit {

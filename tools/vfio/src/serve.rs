@@ -14,6 +14,7 @@ use fermata_card::config::{CardConfig, IrqKind, Profile, Settings as SlotSetting
 use fermata_card::engine::{EngineKind, EngineMaker};
 use fermata_card::log::Recorder;
 use fermata_card::vfio::{remove_socket, Server};
+use fermata_output::{complain, say};
 use rustix::fs::Mode;
 use serde::Deserialize;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -47,7 +48,7 @@ pub(crate) fn serve(args: Serve) -> Result<()> {
     if let Some(path) = control {
         Control::new(card.clone(), server.clone()).serve(listen(path, OWNER)?);
     }
-    println!("ready");
+    say!("ready");
     sd_notify::notify(false, &[sd_notify::NotifyState::Ready]).context("NOTIFY_SOCKET")?;
     let end = server.run(|error| tell(format_args!("the virtual machine is lost: {error}")));
     card.stop();
@@ -197,7 +198,7 @@ impl Serve {
         };
         let mut options = self.options.or(file);
         if options.profile == Some(GuestProfile::Fermata) {
-            eprintln!("fermata-vfio: the profile fermata is now called irq");
+            complain!("fermata-vfio: the profile fermata is now called irq");
             options.profile = Some(GuestProfile::Irq);
         }
         Ok(options)

@@ -4,8 +4,10 @@
 //! below `counted` (vm/fermatavm/instructions.py). Arguments: a case and an operation. Prints how
 //! many operations were counted.
 
+use fermata_output::say;
 use fermata_sched_bench::{Case, Contended, CASES};
 use fermata_sched_host::sched::{Event, Params};
+use std::process::ExitCode;
 
 /// Contexts that want the slot.
 const CONTEXTS: usize = 64;
@@ -87,7 +89,12 @@ fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) 
     }
 }
 
-fn main() {
+fn main() -> ExitCode {
+    run();
+    fermata_output::status(ExitCode::SUCCESS)
+}
+
+fn run() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let case: Option<&Case> = CASES
         .iter()
@@ -98,7 +105,7 @@ fn main() {
     let (Some(case), Some((_, operation))) = (case, operation) else {
         for case in CASES {
             for (name, _) in OPERATIONS {
-                println!("{} {name}", case.name);
+                say!("{} {name}", case.name);
             }
         }
         return;
@@ -111,5 +118,5 @@ fn main() {
     for round in 0..2 * TIMES {
         perform(&mut it, *operation, round, round >= TIMES);
     }
-    println!("{TIMES}");
+    say!("{TIMES}");
 }

@@ -25,6 +25,7 @@ use crate::mapping::Mapping;
 use crate::visit::{Cell, Variant, MEMORY};
 use anyhow::{bail, ensure, Context as _, Result};
 use device::{Device, JobAddresses, Relay};
+use fermata_output::say;
 pub(crate) use protocol::{Client, Urgency};
 use protocol::{Reply, Request, BASE};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -338,7 +339,7 @@ impl Server {
     }
 
     fn serve(mut self) -> Result<()> {
-        println!("ready");
+        say!("ready");
         std::io::stdout().flush()?;
         let polls = self.timer.file.is_none();
         let mut events = Vec::with_capacity(16);

@@ -13,6 +13,7 @@ use crate::mark::{visit_text, Mark, Marker};
 use crate::visit::{Cell, Costs, Driver, Extent, Load, Variant, Visit};
 use anyhow::{Context as _, Result};
 use fermata_card::control::Control;
+use fermata_output::say;
 use machine::Card;
 use std::fs::File;
 use std::path::PathBuf;
@@ -155,7 +156,7 @@ impl Runner {
                     .with_context(|| format!("{cell:?}"))?;
             }
         }
-        println!(
+        say!(
             "round {round} of {}: {:.0} s",
             self.extent.rounds,
             began.elapsed().as_secs_f64()

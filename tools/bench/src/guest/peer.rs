@@ -9,6 +9,7 @@ use crate::mark::CONTESTED_SLOT;
 use crate::visit::{Cell, Costs, Driver, Job, Load, Tenants, Variant, SLICE_US, TAGS, TIMEOUT};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_card::control::Control;
+use fermata_output::say;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     control.ask(&format!("set slot={CONTESTED_SLOT} {RESTORE}"))?;
     for variant in [Variant::Sleep, Variant::Poll] {
         test_repeated_pause(&mut control, &card, variant)?;
-        println!("{}: a PAUSE that was dropped is repeated", variant.name());
+        say!("{}: a PAUSE that was dropped is repeated", variant.name());
     }
     control.ask(&format!("set slot={CONTESTED_SLOT} {SAVE}"))?;
     for (variant, ending) in ENDINGS {
@@ -67,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         while !end_in_save(&mut control, &card, variant, ending)? {
             tries.next().context("each save ended before the daemon")?;
         }
-        println!(
+        say!(
             "{}, {ending:?}: left in the middle of a save",
             variant.name()
         );

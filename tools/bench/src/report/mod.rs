@@ -10,6 +10,7 @@ use crate::visit::{Cell, Run, Variant, Visit};
 use anyhow::{ensure, Context as _, Result};
 use comfy_table::{CellAlignment, Table};
 use fermata_card::ledger::nearest_rank;
+use fermata_output::say;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -116,10 +117,10 @@ pub(crate) fn make(options: &Options) -> Result<()> {
 fn write(report: &Report, folder: &Path) -> Result<()> {
     let file = folder.join("bench.json");
     write_json(report, &file)?;
-    println!("{}", views::markdown(report));
-    println!("report: {}", file.display());
+    say!("{}", views::markdown(report));
+    say!("report: {}", file.display());
     for picture in views::draw(report, folder)? {
-        println!("picture: {}", picture.display());
+        say!("picture: {}", picture.display());
     }
     Ok(())
 }
@@ -128,7 +129,7 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
 pub(crate) fn write_tables(options: &TableOptions) -> Result<()> {
     let report: Report = read(&options.report)?;
     match &options.into {
-        None => print!("{}", views::markdown(&report)),
+        None => say!("{}", views::markdown(&report).trim_end()),
         Some(file) => {
             let text = std::fs::read_to_string(file)?;
             let filled = between(&text, &views::summary(&report))

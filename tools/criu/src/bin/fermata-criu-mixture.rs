@@ -6,12 +6,14 @@
 use anyhow::{ensure, Result};
 use fermata::work::{Access, Outcome, Work, DATA};
 use fermata::{Arena, Context, Events, Param};
+use fermata_output::say;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
+use std::process::ExitCode;
 use std::ptr;
 use std::thread;
 use std::time::Duration;
@@ -136,11 +138,15 @@ fn announce() -> Result<()> {
     while !Path::new("/tmp/go").exists() {
         thread::sleep(Duration::from_millis(10));
     }
-    println!("hints: {}", context.status()?.hints);
+    say!("hints: {}", context.status()?.hints);
     Ok(())
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    fermata_output::end("fermata-criu-mixture", run().map(|()| true))
+}
+
+fn run() -> Result<()> {
     let word = std::env::args().nth(2).unwrap_or_default();
     if word == "announce" {
         return announce();
@@ -195,7 +201,7 @@ fn main() -> Result<()> {
         })
     });
     for line in lines {
-        println!("{}", line?);
+        say!("{}", line?);
     }
     Ok(())
 }
