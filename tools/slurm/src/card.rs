@@ -5,6 +5,7 @@
 use crate::settings::JobTerms;
 use anyhow::{Context as _, Result};
 use fermata::{Context, Error, GroupSettings};
+use fermata_output::complain;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -169,7 +170,7 @@ fn read(path: &Path) -> Result<Option<Member>> {
     match serde_json::from_slice(&text) {
         Ok(member) => Ok(Some(member)),
         Err(error) => {
-            eprintln!(
+            complain!(
                 "fermata-slurm: {}: {error}: the weight of this job stays as it is: remove the file",
                 name()
             );

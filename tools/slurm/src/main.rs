@@ -13,6 +13,7 @@ use anyhow::{ensure, Context as _, Result};
 use card::Card;
 use clap::{Parser, Subcommand};
 use fermata_command_line::OfParser;
+use fermata_output::complain;
 use job::Job;
 use processes::{directory, own_cgroup};
 use settings::Settings;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         Command::OfParser(command) => command.run::<Arguments>().map(success),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("fermata-slurm: {error:#}");
+        complain!("fermata-slurm: {error:#}");
         ExitCode::FAILURE
     })
 }

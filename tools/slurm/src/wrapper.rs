@@ -9,6 +9,7 @@
 use crate::card;
 use crate::processes::{check_memory, hold_all, Suspended};
 use anyhow::{bail, ensure, Context as _, Result};
+use fermata_output::complain;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::{fcntl_setfl, fstat, OFlags};
 use rustix::io::{retry_on_intr, Errno};
@@ -92,7 +93,7 @@ impl Run {
         let program = match program {
             Ok(program) => program,
             Err(error) if error.is::<PidInUse>() => {
-                eprintln!("fermata-slurm: {error}: the job is to be started again");
+                complain!("fermata-slurm: {error}: the job is to be started again");
                 return Ok(ExitCode::from(SAVED));
             }
             Err(error) => return Err(error),
@@ -107,17 +108,17 @@ impl Run {
                     match self.save(&program, &images) {
                         Ok(()) => {
                             program.finish();
-                            eprintln!("fermata-slurm: saved");
+                            complain!("fermata-slurm: saved");
                             return Ok(ExitCode::from(SAVED));
                         }
                         Err(error) => {
-                            eprintln!("fermata-slurm: not saved, the program goes on: {error:#}");
+                            complain!("fermata-slurm: not saved, the program goes on: {error:#}");
                         }
                     }
                 }
                 SIGTSTP => {
                     if let Err(error) = suspended.suspend() {
-                        eprintln!("fermata-slurm: a job is not held: {error:#}");
+                        complain!("fermata-slurm: a job is not held: {error:#}");
                     }
                 }
                 SIGCONT => suspended.resume(),
@@ -192,7 +193,7 @@ impl Run {
         let name = || path.display().to_string();
         let record: Record =
             serde_json::from_slice(&fs::read(&path).with_context(name)?).with_context(name)?;
-        eprintln!("fermata-slurm: restoring {}", image.display());
+        complain!("fermata-slurm: restoring {}", image.display());
         let Some(pipes) = record.pipes else {
             let mut command = Command::new("fermata-checkpoint");
             command.arg("restore");
@@ -368,7 +369,7 @@ impl Output {
         let thread = std::thread::spawn(move || {
             // Then the reader is dropped, and the program gets SIGPIPE, as from any pipe.
             if let Err(error) = copy(&from, &stopped, to) {
-                eprintln!("fermata-slurm: output: {error}");
+                complain!("fermata-slurm: output: {error}");
             }
         });
         Ok((Self { stop, thread }, program))
