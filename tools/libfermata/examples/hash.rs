@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One job from beginning to end: the SHA-256 of a word. (In C: examples/hash.c.)
 
+#![allow(clippy::print_stdout, reason = "an example prints as programs do")]
+
 use fermata::work::{Outcome, Work, DATA};
 use fermata::{Context, Events};
 

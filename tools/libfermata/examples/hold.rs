@@ -2,6 +2,8 @@
 //! A job that is taken off its slot half-way and resumed later, with nothing lost: the SHA-256 of
 //! 32 MiB of zeros. (In C, with an eventfd: examples/hold.c.)
 
+#![allow(clippy::print_stdout, reason = "an example prints as programs do")]
+
 use fermata::work::{Outcome, Work};
 use fermata::{Context, Error, Events};
 use std::time::Duration;
