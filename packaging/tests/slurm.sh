@@ -27,6 +27,7 @@ prepare() {
 	cp /fermata/packaging/slurm/*.conf /fermata/packaging/slurm/fermata.toml /etc/slurm/
 	install -m 755 /fermata/packaging/slurm/fermata-prolog /fermata/packaging/slurm/fermata-epilog /etc/slurm/
 	chmod 600 /etc/slurm/slurmdbd.conf
+	slurm_elsewhere
 	install -m 755 /machine/bin/fermata-slurm /machine/bin/fermatactl /machine/bin/fermata-checkpoint /usr/bin/
 	mkdir -p /usr/lib/criu
 	cp /fermata/build/criu/fermata.so /usr/lib/criu/
@@ -38,6 +39,20 @@ prepare() {
 	# The limit that systemd gives slurmd: systemd's `infinity` is `unlimited` in the shell.
 	ulimit -l "$(sed -n 's/^LimitMEMLOCK=//p' /fermata/packaging/slurm/memlock.conf | sed 's/infinity/unlimited/')"
 	setpriv --reuid=munge --regid=munge --clear-groups munged
+}
+# The prolog and the epilog find Slurm where installing has found it, in a folder that is in no path. There scontrol notes who calls it, and
+# waits as long as /tmp/delay exists.
+slurm_elsewhere() {
+	mkdir -p /opt/slurm/bin
+	ln -s /usr/bin/sacct /usr/bin/sacctmgr /opt/slurm/bin/
+	cat >/opt/slurm/bin/scontrol <<-'E'
+		#!/bin/sh
+		echo "$SLURM_JOB_ID" >>/tmp/asked
+		while [ -e /tmp/delay ]; do sleep 0.1; done
+		exec /usr/bin/scontrol "$@"
+	E
+	chmod 755 /opt/slurm/bin/scontrol
+	sed -i 's|/usr/bin/scontrol|/opt/slurm/bin/scontrol|' /etc/slurm/fermata-prolog /etc/slurm/fermata-epilog
 }
 as() { user=$1; shift; (cd "/home/$user" && exec setpriv --reuid="$user" --regid="$user" --init-groups env HOME="/home/$user" USER="$user" "$@"); }
 wait_until() { tries=0; until "$@" >/tmp/waits 2>&1; do [ $((tries += 1)) -lt 600 ] || { cat /tmp/waits; return 1; }; sleep 0.3; done; }

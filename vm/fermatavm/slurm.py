@@ -14,7 +14,7 @@ PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "criu", "libcap2-bin
 # The database of slurmdbd, which ends at once with the libmariadb3 of trixie, 11.8.9 ("Number of columns in result").
 PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core", "libmariadb3/bookworm"]
 CARD = ["--card", "profile=irq,slots=sha256+membench+counter_up,0.speed=1,1.speed=1,2.speed=1,imports=1"]
-OPTIONS = ["--debian", "--layer", f"slurm={','.join(PACKAGES)}", "--memory", "2G", "--iommu", "intel", "--timeout", "1200"]
+OPTIONS = ["--debian", "--layer", f"slurm={','.join(PACKAGES)}", "--memory", "2G", "--iommu", "intel", "--timeout", "2400"]
 OPTIONS += [*CARD, *CARD, *CARD, "--params", "preempt_timeout_us=10000000"]
 SCRIPTS = {"test": "slurm", "demo": "slurm-demo"}
 

@@ -14,11 +14,28 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Returns the cards that the caller may open: with `ConstrainDevices`, its job's cards.
-pub(crate) fn allowed() -> Result<Vec<PathBuf>> {
-    let devices = fermata::devices().context("/dev")?;
-    let may_open = |device: &PathBuf| Context::open(device).is_ok();
-    Ok(devices.into_iter().filter(may_open).collect())
+/// A card that the caller is not forbidden to open: with `ConstrainDevices`, one of its job's cards.
+pub(crate) struct Allowed {
+    pub(crate) device: PathBuf,
+    /// Refused if the card is broken.
+    file: fermata::Result<Context>,
+}
+
+impl Allowed {
+    /// Returns the cards, in the order of their numbers.
+    pub(crate) fn all() -> Result<Vec<Self>> {
+        let devices = fermata::devices().context("/dev")?.into_iter();
+        let tried = devices.map(|device| Self {
+            file: Context::open(&device),
+            device,
+        });
+        let is_allowed = |card: &Self| !matches!(card.file, Err(Error::NotPermitted));
+        Ok(tried.filter(is_allowed).collect())
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        self.file.is_ok()
+    }
 }
 
 /// A job on a card.
@@ -37,15 +54,14 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    pub(crate) fn open(device: &Path, state: &Path) -> Result<Self> {
-        let name = device.file_name().context("a device has a name")?;
-        let folder = state.join(name);
+    pub(crate) fn open(card: Allowed, state: &Path) -> Result<Self> {
+        let device = card.device.display().to_string();
+        let folder = state.join(card.device.file_name().context("a device has a name")?);
         let lock = fs::create_dir_all(&folder).and_then(|()| File::open(&folder));
         let lock = lock.with_context(|| folder.display().to_string())?;
         flock(&lock, FlockOperation::LockExclusive)?;
-        let file = Context::open(device).with_context(|| device.display().to_string())?;
         Ok(Self {
-            file,
+            file: card.file.context(device)?,
             folder,
             _lock: lock,
         })
@@ -220,7 +236,9 @@ mod tests {
     use super::*;
 
     fn card(state: &Path) -> Card {
-        Card::open(Path::new("/dev/null"), state).unwrap()
+        let device = PathBuf::from("/dev/null");
+        let file = Context::open(&device);
+        Card::open(Allowed { device, file }, state).unwrap()
     }
 
     fn member(cgroup: &Path) -> Member {

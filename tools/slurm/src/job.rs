@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A job as slurmctld knows it, and its time on cards, in `AdminComment` of its record.
 
-use anyhow::{bail, ensure, Context as _, Result};
+use crate::programs::Programs;
+use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 /// A job.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Job {
+    #[serde(rename = "job_id")]
+    id: u32,
+    #[serde(default)]
+    array_job_id: Number,
+    #[serde(default)]
+    array_task_id: Number,
+    #[serde(default)]
+    het_job_id: Number,
+    #[serde(default)]
+    het_job_offset: Number,
     #[serde(default)]
     pub(crate) account: String,
     #[serde(default)]
@@ -39,24 +49,62 @@ struct Node {
     name: String,
 }
 
+/// A number in an answer of Slurm, which may be missing.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Number {
+    set: bool,
+    number: u32,
+}
+
+impl Number {
+    fn get(self) -> Option<u32> {
+        self.set.then_some(self.number)
+    }
+}
+
+/// The answer of scontrol, whose status is 0 even if slurmctld is silent.
 #[derive(Deserialize)]
 struct Answer {
+    #[serde(default)]
     jobs: Vec<Job>,
+    #[serde(default)]
+    errors: Vec<Complaint>,
+}
+
+#[derive(Deserialize)]
+struct Complaint {
+    #[serde(default)]
+    error: String,
 }
 
 impl Job {
-    pub(crate) fn ask(id: u32) -> Result<Self> {
-        let id = id.to_string();
-        let text = call("scontrol", &["show", "job", &id, "--json"])?;
-        Self::parse(&text).with_context(|| format!("scontrol show job {id} --json"))
+    pub(crate) fn ask(programs: &Programs, id: u32) -> Result<Self> {
+        let name = id.to_string();
+        let text = programs.control(&["show", "job", &name, "--json"])?;
+        Self::parse(&text, id).with_context(|| format!("scontrol show job {id} --json"))
     }
 
-    fn parse(text: &[u8]) -> Result<Self> {
+    /// Finds a job in an answer. The number of an array, or of a heterogeneous job, is also that of
+    /// one of its jobs, and the answer has all of them.
+    fn parse(text: &[u8], id: u32) -> Result<Self> {
         let answer: Answer = serde_json::from_slice(text)?;
         let mut jobs = answer.jobs.into_iter();
-        match (jobs.next(), jobs.next()) {
-            (Some(job), None) => Ok(job),
-            _ => bail!("the answer is not of one job"),
+        let job = jobs.find(|job| job.id == id);
+        let errors = answer.errors.iter().map(|complaint| &*complaint.error);
+        job.with_context(|| match errors.collect::<Vec<_>>()[..] {
+            [] => format!("the answer is not of job {id}"),
+            ref errors => errors.join("; "),
+        })
+    }
+
+    /// Returns the name by which Slurm changes only this job, not others of its array or of its
+    /// heterogeneous job.
+    fn name(&self) -> String {
+        let leader = self.het_job_id.get().filter(|&leader| leader != 0);
+        match (self.array_task_id.get(), leader) {
+            (Some(task), _) => format!("{}_{task}", self.array_job_id.number),
+            (None, Some(leader)) => format!("{leader}+{}", self.het_job_offset.number),
+            (None, None) => self.id.to_string(),
         }
     }
 
@@ -76,25 +124,6 @@ impl Job {
         let resources = self.resources.as_ref();
         resources.map_or(0, |resources| resources.nodes.allocation.len())
     }
-}
-
-/// Calls a program of Slurm, and returns its output.
-fn call(program: &str, arguments: &[&str]) -> Result<Vec<u8>> {
-    let done = Command::new(program).args(arguments).output();
-    let done = done.with_context(|| program.to_owned())?;
-    // sacctmgr prints some errors on its standard output.
-    let said = match &*done.stderr {
-        [] => &done.stdout,
-        _ => &done.stderr,
-    };
-    let said = String::from_utf8_lossy(said);
-    ensure!(
-        done.status.success(),
-        "{program} {}: {}",
-        arguments.join(" "),
-        said.trim()
-    );
-    Ok(done.stdout)
 }
 
 /// Parses texts such as `shard:fermata:2(2/8,0/8)` and `gpu:fermata:1(IDX:0)`: numbers of cards, or
@@ -161,19 +190,19 @@ enum Keeper {
 
 /// Adds time on slots of a node's cards to the comment of a job. The comment of a job that has
 /// finished is unchanged if no slurmdbd keeps it.
-pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
-    let mut job = Job::ask(id)?;
+pub(crate) fn add_time(programs: &Programs, id: u32, node: &str, time: Duration) -> Result<()> {
+    let mut job = Job::ask(programs, id)?;
     // Otherwise the epilogs of several nodes write the comment, and slurmctld sends slurmdbd its
     // own.
     let is_only_writer = job.nodes() <= 1 && job.admin_comment.is_empty();
     let mut keeper = Keeper::Controller;
     for _ in 0..TRIES {
-        let comment = with_time(&keeper.comment(id, &job)?, node, time);
-        if let Err(error) = keeper.set(id, &comment) {
+        let comment = with_time(&keeper.comment(programs, &job)?, node, time);
+        if let Err(error) = keeper.set(programs, &job, &comment) {
             if !error.to_string().contains(FINISHED) {
                 return Err(error);
             }
-            if !has_database()? {
+            if !has_database(programs)? {
                 return Ok(());
             }
             keeper = Keeper::Database;
@@ -183,8 +212,8 @@ pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
             return Ok(());
         }
         sleep(SETTLES);
-        job = Job::ask(id)?;
-        if time_on(&keeper.comment(id, &job)?, node) == time_on(&comment, node) {
+        job = Job::ask(programs, id)?;
+        if time_on(&keeper.comment(programs, &job)?, node) == time_on(&comment, node) {
             return Ok(());
         }
     }
@@ -193,10 +222,10 @@ pub(crate) fn add_time(id: u32, node: &str, time: Duration) -> Result<()> {
 
 impl Keeper {
     /// Returns the comment of `job`, which slurmctld has just reported.
-    fn comment(self, id: u32, job: &Job) -> Result<String> {
+    fn comment(self, programs: &Programs, job: &Job) -> Result<String> {
         let recorded = match self {
             Self::Controller => String::new(),
-            Self::Database => recorded_comment(id)?,
+            Self::Database => recorded_comment(programs, job)?,
         };
         // slurmdbd may not have received the comment yet.
         Ok(match recorded.as_str() {
@@ -205,10 +234,13 @@ impl Keeper {
         })
     }
 
-    fn set(self, id: u32, comment: &str) -> Result<()> {
-        let (job, comment) = (format!("JobId={id}"), format!("AdminComment={comment}"));
+    fn set(self, programs: &Programs, job: &Job, comment: &str) -> Result<()> {
+        let (job, comment) = (
+            format!("JobId={}", job.name()),
+            format!("AdminComment={comment}"),
+        );
         let output = match self {
-            Self::Controller => call("scontrol", &["update", &job, &comment]),
+            Self::Controller => programs.control(&["update", &job, &comment]),
             Self::Database => {
                 let change = [
                     "--immediate",
@@ -219,7 +251,7 @@ impl Keeper {
                     "set",
                     &comment,
                 ];
-                call("sacctmgr", &change)
+                programs.call("sacctmgr", &change)
             }
         };
         output.map(drop)
@@ -227,8 +259,8 @@ impl Keeper {
 }
 
 /// Returns whether a slurmdbd keeps the records of jobs.
-fn has_database() -> Result<bool> {
-    let settings = call("scontrol", &["show", "config"])?;
+fn has_database(programs: &Programs) -> Result<bool> {
+    let settings = programs.control(&["show", "config"])?;
     let settings = String::from_utf8_lossy(&settings);
     let mut pairs = settings.lines().filter_map(|line| line.split_once('='));
     let kind = pairs.find(|(key, _)| key.trim() == "AccountingStorageType");
@@ -236,13 +268,14 @@ fn has_database() -> Result<bool> {
 }
 
 /// Returns the comment in slurmdbd's record of a job.
-fn recorded_comment(id: u32) -> Result<String> {
-    let (id, format) = (
-        id.to_string(),
+fn recorded_comment(programs: &Programs, job: &Job) -> Result<String> {
+    let (name, format) = (
+        job.name(),
         format!("--format=AdminComment%{MOST_CHARACTERS}"),
     );
     let plain = ["--allocations", "--noheader", "--parsable2"];
-    let text = call("sacct", &[&plain[..], &[&format, "--jobs", &id]].concat())?;
+    let arguments = [&plain[..], &[&format, "--jobs", &name]].concat();
+    let text = programs.call("sacct", &arguments)?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
@@ -289,6 +322,43 @@ fn with_time(comment: &str, node: &str, time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As scontrol of Slurm 24.11 answers when it is asked for 11, the number of an array of which
+    /// one job runs and the other waits.
+    const ARRAY: &str = r#"{"jobs": [
+        {"job_id": 12, "account": "one",
+         "array_job_id": {"set": true, "infinite": false, "number": 11},
+         "array_task_id": {"set": true, "infinite": false, "number": 0}},
+        {"job_id": 11, "account": "other",
+         "array_job_id": {"set": true, "infinite": false, "number": 11},
+         "array_task_id": {"set": true, "infinite": false, "number": 1},
+         "het_job_id": {"set": true, "infinite": false, "number": 0}}]}"#;
+    /// The same of a heterogeneous job.
+    const HETEROGENEOUS: &str = r#"{"jobs": [
+        {"job_id": 20, "account": "one", "array_task_id": {"set": false, "infinite": false, "number": 0},
+         "het_job_id": {"set": true, "infinite": false, "number": 20},
+         "het_job_offset": {"set": true, "infinite": false, "number": 0}},
+        {"job_id": 21, "account": "other",
+         "het_job_id": {"set": true, "infinite": false, "number": 20},
+         "het_job_offset": {"set": true, "infinite": false, "number": 1}}]}"#;
+
+    #[test]
+    fn the_record_is_that_of_the_number_asked_for() {
+        let of = |text: &str, id| {
+            let job = Job::parse(text.as_bytes(), id).unwrap();
+            (job.account.clone(), job.name())
+        };
+        let named = |account: &str, name: &str| (account.to_owned(), name.to_owned());
+        assert_eq!(of(ARRAY, 11), named("other", "11_1"));
+        assert_eq!(of(ARRAY, 12), named("one", "11_0"));
+        assert_eq!(of(HETEROGENEOUS, 20), named("one", "20+0"));
+        assert_eq!(of(HETEROGENEOUS, 21), named("other", "20+1"));
+        assert_eq!(of(r#"{"jobs": [{"job_id": 7}]}"#, 7), named("", "7"));
+        let error = |text: &str| Job::parse(text.as_bytes(), 13).unwrap_err().to_string();
+        assert_eq!(error(ARRAY), "the answer is not of job 13");
+        let silent = r#"{"jobs": [], "errors": [{"description": "", "error": "Unable to contact slurm controller"}]}"#;
+        assert_eq!(error(silent), "Unable to contact slurm controller");
+    }
 
     #[test]
     fn shards_are_those_of_each_card() {

@@ -98,7 +98,8 @@ pub(crate) fn hold_all() -> Result<Vec<Hold>> {
     Ok(held)
 }
 
-fn others() -> Result<Vec<Pid>> {
+/// Returns the processes of the caller's cgroup, except the caller and its ancestors.
+pub(crate) fn others() -> Result<Vec<Pid>> {
     let path = format!("{}/cgroup.procs", directory(&own_cgroup()?));
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     let own = line_of_parents();

@@ -6,7 +6,7 @@
 //! program writes its output to a pipe. A file to which Slurm also writes would have changed by the
 //! time the program is restored.
 
-use crate::card;
+use crate::card::Allowed;
 use crate::processes::{check_memory, hold_all, Suspended};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_output::complain;
@@ -347,9 +347,9 @@ fn task() -> Result<String> {
 /// Returns the only card that the job may open. If there are several, a program keeps the names
 /// that it has.
 fn own_card() -> Result<Option<PathBuf>> {
-    let mut own = card::allowed()?.into_iter();
+    let mut own = Allowed::all()?.into_iter().filter(Allowed::is_usable);
     Ok(match (own.next(), own.next()) {
-        (Some(card), None) => Some(card),
+        (Some(card), None) => Some(card.device),
         _ => None,
     })
 }
