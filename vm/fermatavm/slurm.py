@@ -10,7 +10,7 @@ import sys
 from . import boot, guest
 from .common import die
 
-PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "criu", "libcap2-bin"]
+PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "criu", "libcap2-bin", "logrotate"]
 # The database of slurmdbd, which ends at once with the libmariadb3 of trixie, 11.8.9 ("Number of columns in result").
 PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core", "libmariadb3/bookworm"]
 CARD = ["--card", "profile=irq,slots=sha256+membench+counter_up,0.speed=1,1.speed=1,2.speed=1,imports=1"]

@@ -3,16 +3,19 @@
 //! and a file below /run for each job has its share.
 
 use crate::settings::JobTerms;
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use fermata::{Context, Error, GroupSettings};
 use fermata_output::complain;
 use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// A card that the caller is not forbidden to open: with `ConstrainDevices`, one of its job's cards.
 pub(crate) struct Allowed {
@@ -46,6 +49,11 @@ struct Member {
     share: Share,
 }
 
+/// The lock of a card's files, among them.
+const LOCK: &str = "lock";
+/// How long to wait for the lock, whose owner makes a few calls of the driver.
+const LOCK_LIMIT: Duration = Duration::from_secs(20);
+
 /// A card, and the files of its jobs. No other process changes the files while the value exists.
 pub(crate) struct Card {
     file: Context,
@@ -57,9 +65,11 @@ impl Card {
     pub(crate) fn open(card: Allowed, state: &Path) -> Result<Self> {
         let device = card.device.display().to_string();
         let folder = state.join(card.device.file_name().context("a device has a name")?);
-        let lock = fs::create_dir_all(&folder).and_then(|()| File::open(&folder));
-        let lock = lock.with_context(|| folder.display().to_string())?;
-        flock(&lock, FlockOperation::LockExclusive)?;
+        for folder in [state, &folder] {
+            make_private(folder).with_context(|| folder.display().to_string())?;
+        }
+        let path = folder.join(LOCK);
+        let lock = lock(&path, LOCK_LIMIT).with_context(|| path.display().to_string())?;
         Ok(Self {
             file: card.file.context(device)?,
             folder,
@@ -97,9 +107,12 @@ impl Card {
     /// later jobs.
     fn store(&self, job: u32, member: &Member) -> Result<()> {
         let (path, new) = (self.path(job), self.folder.join("new"));
-        let written =
-            fs::write(&new, serde_json::to_vec(member)?).and_then(|()| fs::rename(&new, &path));
-        written.with_context(|| path.display().to_string())
+        let text = serde_json::to_vec(member)?;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(MODE);
+        let written = file.open(&new).and_then(|mut new| new.write_all(&text));
+        let stored = written.and_then(|()| fs::rename(&new, &path));
+        stored.with_context(|| path.display().to_string())
     }
 
     /// Takes a job off the card. Returns the time that it had on slots; `None`: the job was not on
@@ -175,6 +188,36 @@ impl Card {
     }
 }
 
+/// The mode of files, which are for root only: whoever opens a lock can hold it for ever.
+const MODE: u32 = 0o600;
+
+/// Makes a folder that only its owner can open, or takes a folder away from all others.
+fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o700))
+}
+
+/// Takes a lock, for which it waits until the time limit.
+fn lock(path: &Path, limit: Duration) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(MODE);
+    let file = options.open(path)?;
+    let begin = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => ensure!(
+                begin.elapsed() < limit,
+                "another process has held the lock for {limit:?}: `fuser` tells which"
+            ),
+            done => return Ok(done.map(|()| file)?),
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
 /// Reads the file of a job. `None`: there is no such file, or it is not the file of a job. Neither
 /// is a reason to refuse the card to other jobs.
 fn read(path: &Path) -> Result<Option<Member>> {
@@ -234,11 +277,48 @@ fn weights(shares: &[Share], card: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
 
     fn card(state: &Path) -> Card {
         let device = PathBuf::from("/dev/null");
         let file = Context::open(&device);
         Card::open(Allowed { device, file }, state).unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn nobody_else_can_open_the_lock_and_the_files() {
+        let top = tempfile::tempdir().unwrap();
+        let state = top.path().join("state");
+        // As an earlier version left it.
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
+        for umask in [0, 0o77] {
+            let before = rustix::process::umask(Mode::from_raw_mode(umask));
+            let card = card(&state);
+            card.store(1, &member(top.path())).unwrap();
+            rustix::process::umask(before);
+            let modes = [&state, &card.folder].map(|folder| mode(folder));
+            assert_eq!(modes, [0o700; 2]);
+            let modes = [card.path(1), card.folder.join(LOCK)].map(|file| mode(&file));
+            assert_eq!(modes, [0o600; 2]);
+            fs::remove_dir_all(&card.folder).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_lock_has_a_time_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOCK);
+        let limit = Duration::from_millis(50);
+        let first = lock(&path, limit).unwrap();
+        let error = lock(&path, limit).unwrap_err().to_string();
+        assert!(error.contains("has held the lock for 50ms"), "{error}");
+        drop(first);
+        lock(&path, limit).unwrap();
     }
 
     fn member(cgroup: &Path) -> Member {

@@ -13,8 +13,9 @@ use crate::settings::{JobTerms, Settings};
 use anyhow::{ensure, Context as _, Result};
 use fermata_output::complain;
 use rustix::process::{kill_process_group, Signal};
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -226,12 +227,23 @@ impl Hook {
         done.and(logged).and(added)
     }
 
-    /// Writes a line to the log.
+    /// Writes a line to the log, which only root may read: the log has the times of all users.
     fn log(&self, line: &str) -> Result<()> {
-        let log = OpenOptions::new().append(true).create(true).open(&self.log);
-        let line = format!("{}\n", line.replace('\n', " "));
-        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
-        written.with_context(|| self.log.display().to_string())
+        let write = || {
+            let mut options = OpenOptions::new();
+            let mut log = options
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(&self.log)?;
+            let mode = log.metadata()?.permissions().mode();
+            // An earlier version has made a log for everybody.
+            if mode & 0o7 != 0 {
+                log.set_permissions(Permissions::from_mode(mode & 0o7770))?;
+            }
+            log.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes())
+        };
+        write().with_context(|| self.log.display().to_string())
     }
 }
 
