@@ -118,12 +118,15 @@ fn violation(judge: &Judge) -> Option<String> {
     (judge.checker.total() != 0).then(|| format!("last: {}", judge.checker.why()))
 }
 
+/// Listens on a socket. Who connects to a card reaches the memory of its machine.
 fn listen(path: &Path) -> Result<UnixListener> {
     remove_socket(path).with_context(|| path.display().to_string())?;
     UnixListener::bind(path).with_context(|| path.display().to_string())
 }
 
 fn serve(args: &Serve) -> Result<ExitCode> {
+    // Sockets and the log are for the user only.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let mut config =
         CardConfig::new(args.profile, args.irq, &args.slots).map_err(|e| anyhow!(e))?;
     config.ats = args.ats;

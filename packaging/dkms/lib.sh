@@ -3,6 +3,9 @@
 # Shared by dkms/build, dkms/metadata and vm/fermatavm/kernel.py: messages, settings, the tools that the kernel was built with.
 # docs/packaging.md explains the settings.
 
+# Only root may write what a module is built from.
+umask 022
+
 say() { echo "fermata: $*" >&2; }
 die() { say "$*"; exit 1; }
 

@@ -14,6 +14,6 @@ mod save;
 pub use container::Refusal;
 pub use content::{Account, ArenaDescription, Description, Job, ReservationDescription};
 pub use content::{Content, Part};
-pub use migrate::{receive, send, MoveError, Moved, ReceiveError};
+pub use migrate::{listen, receive, send, MoveError, Moved, ReceiveError};
 pub use restore::{restore, restore_file, restore_without, Absent, Restored};
 pub use save::{create, save, SaveError};

@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
-    create, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
+    create, listen, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
 };
 use fermata_command_line::OfParser;
 use fermata_output::file::{end_on_signals, NewFile};
@@ -19,7 +19,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -410,7 +410,7 @@ impl Endpoint {
             Ok(match self {
                 Self::Tcp(address) => as_file(TcpListener::bind(address)?.accept()?.0),
                 Self::Unix(path) => {
-                    let (stream, _) = UnixListener::bind(path)?.accept()?;
+                    let (stream, _) = listen(path)?.accept()?;
                     std::fs::remove_file(path)?;
                     as_file(stream)
                 }

@@ -17,10 +17,12 @@ use crate::save::{arena_parts, at, check_still, describe, write_state, SaveError
 use crate::Refusal;
 use fermata::{uapi, Arena, Context, Hold, State};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::umask;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -362,10 +364,33 @@ impl Write for &Timed<'_> {
     }
 }
 
+/// Listens on a socket that only the user can connect to, because who connects can send a job. Sets
+/// the umask of the process in the meantime.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+    let bound = UnixListener::bind(path);
+    umask(before);
+    bound
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn nobody_else_can_send_a_job() {
+        let folder = tempfile::tempdir().unwrap();
+        for mask in [0, 0o77] {
+            let path = folder.path().join(mask.to_string());
+            let before = umask(Mode::from_raw_mode(mask));
+            let _listener = listen(&path).unwrap();
+            umask(before);
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
 
     #[test]
     fn a_line_is_bounded_and_safe_to_print() {

@@ -191,9 +191,11 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().filter(|folder| *folder != Path::new(""));
     let mut new = tempfile::Builder::new()
         .prefix(".fermata-")
-        .permissions(Permissions::from_mode(0o644))
         .tempfile_in(folder.unwrap_or(Path::new(".")))?;
     new.write_all(text.as_bytes())?;
+    // Runtimes of users read it too, whatever the umask is.
+    new.as_file()
+        .set_permissions(Permissions::from_mode(0o644))?;
     new.as_file().sync_all()?;
     new.persist(file)?;
     Ok(())
@@ -219,6 +221,7 @@ fn check_kind(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
     use serde_json::json;
     use std::os::unix::fs::MetadataExt;
 
@@ -256,8 +259,10 @@ mod tests {
     fn a_file_is_replaced_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("fermata.json");
-        for text in ["one", "two"] {
+        for (text, umask) in [("one", 0), ("two", 0o77)] {
+            let before = rustix::process::umask(Mode::from_raw_mode(umask));
             replace(&file, text).unwrap();
+            rustix::process::umask(before);
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
             assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o644);
         }
