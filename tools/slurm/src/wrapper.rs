@@ -7,7 +7,7 @@
 //! time the program is restored.
 
 use crate::card::Allowed;
-use crate::processes::{check_memory, hold_all, Suspended};
+use crate::processes::{check_memory, hold_all, Stopped, Suspended};
 use anyhow::{bail, ensure, Context as _, Result};
 use fermata_output::complain;
 use rustix::event::{poll, PollFd, PollFlags};
@@ -15,16 +15,19 @@ use rustix::fs::{fcntl_setfl, fstat, OFlags};
 use rustix::io::{retry_on_intr, Errno};
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{
-    kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions,
+    kill_process, kill_process_group, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions,
+    WaitOptions,
 };
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{symlink, DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -70,6 +73,26 @@ struct Record {
     pipes: Option<[String; 2]>,
 }
 
+/// How a program has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Exited(i32),
+    Killed(i32),
+}
+
+impl End {
+    /// Returns the status by which shells report the end.
+    fn code(self) -> ExitCode {
+        let (Self::Exited(code) | Self::Killed(code)) = self;
+        let from = if matches!(self, Self::Killed(_)) {
+            128
+        } else {
+            0
+        };
+        ExitCode::from((from + code) as u8)
+    }
+}
+
 /// The program, or the process that continues its job.
 struct Program {
     pid: Pid,
@@ -86,17 +109,8 @@ impl Run {
         // lost.
         let mut signals = Signals::new(signals)?;
         let images = Images::open(self.directory()?.join(task()?))?;
-        let program = match images.current()? {
-            Some(image) => self.restore(&image),
-            None => self.start(),
-        };
-        let program = match program {
-            Ok(program) => program,
-            Err(error) if error.is::<PidInUse>() => {
-                complain!("fermata-slurm: {error}: the job is to be started again");
-                return Ok(ExitCode::from(SAVED));
-            }
-            Err(error) => return Err(error),
+        let Some(program) = self.begin(&images)? else {
+            return Ok(ExitCode::from(SAVED));
         };
         let mut suspended = Suspended::default();
         for signal in signals.forever() {
@@ -108,6 +122,7 @@ impl Run {
                     match self.save(&program, &images) {
                         Ok(()) => {
                             program.finish();
+                            images.tidy();
                             complain!("fermata-slurm: saved");
                             return Ok(ExitCode::from(SAVED));
                         }
@@ -130,13 +145,28 @@ impl Run {
                     }
                 }
             }
-            if let Some(code) = program.has_ended()? {
+            if let Some(end) = program.has_ended()? {
                 program.finish();
-                images.remove()?;
-                return Ok(code);
+                images.leave(end);
+                return Ok(end.code());
             }
         }
         bail!("no more signals")
+    }
+
+    /// Starts the program, or restores its last image. `None`: the job is to be started again.
+    fn begin(&self, images: &Images) -> Result<Option<Program>> {
+        let program = match images.current()? {
+            Some(image) => self.restore(&image),
+            None => self.start(),
+        };
+        match program {
+            Err(error) if error.is::<PidInUse>() => {
+                complain!("fermata-slurm: {error}: the job is to be started again");
+                Ok(None)
+            }
+            program => program.map(Some),
+        }
     }
 
     fn directory(&self) -> Result<PathBuf> {
@@ -154,38 +184,54 @@ impl Run {
         Program::start(command).with_context(|| name)
     }
 
+    /// Saves the program and ends it. After an error the program goes on, and the images before are
+    /// unchanged.
     fn save(&self, program: &Program, images: &Images) -> Result<()> {
         if !self.checkpoint {
-            check_memory()?;
+            check_memory(program.pid)?;
         }
         let image = images.begin()?;
         let record = Record {
             pipes: (!self.checkpoint).then(|| program.pipes.clone()),
         };
-        fs::write(image.join(RECORD), serde_json::to_vec(&record)?)?;
-        let pid = program.pid.as_raw_nonzero().to_string();
-        if self.checkpoint {
-            // The job must not go on between the checkpoint and the end of the program.
-            let _until_ended = hold_all()?;
-            let mut command = Command::new("fermata-checkpoint");
-            command.args(["save", "--pid", &pid]);
-            ensure!(
-                succeeds(command.arg(image.join(JOB)).stdout(Stdio::null()))?,
-                "fermata-checkpoint failed"
-            );
-            images.complete(&image)?;
-            kill_process(program.pid, Signal::KILL)?;
-            // Left for the caller to reap.
-            let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            retry_on_intr(|| waitid(WaitId::Pid(program.pid), ended))?;
-            return Ok(());
+        let recorded = serde_json::to_vec(&record)?;
+        let recorded = fs::write(image.join(RECORD), recorded).map_err(Into::into);
+        let saved = recorded.and_then(|()| {
+            if self.checkpoint {
+                save_job(program, images, &image)
+            } else {
+                self.dump(program, images, &image)
+            }
+        });
+        if saved.is_err() {
+            forget(&image);
         }
-        let mut command = self.criu("dump", &image);
-        command.args(["--tree", &pid]);
+        saved
+    }
+
+    /// Saves the program by CRIU, which leaves the program stopped: it is killed when nothing can
+    /// fail any more.
+    fn dump(&self, program: &Program, images: &Images, image: &Path) -> Result<()> {
+        let mut command = self.criu("dump", image);
+        command.args(["--leave-stopped", "--tree", &program.name()]);
         if !succeeds(&mut command)? {
             bail!("criu dump failed: {}", complaints(&image.join("dump.log")));
         }
-        images.complete(&image)
+        let stopped = match Stopped::of(program.pid) {
+            Ok(stopped) => stopped,
+            Err(error) => {
+                // The program has its own group, which most of its processes are in.
+                kill_process_group(program.pid, Signal::CONT)?;
+                return Err(error);
+            }
+        };
+        if let Err(error) = images.complete(image) {
+            stopped.signal(Signal::CONT);
+            return Err(error);
+        }
+        stopped.signal(Signal::KILL);
+        program.wait_for_end();
+        Ok(())
     }
 
     fn restore(&self, image: &Path) -> Result<Program> {
@@ -255,6 +301,22 @@ impl Run {
     }
 }
 
+/// Saves the job of the program's only context, and kills the program.
+fn save_job(program: &Program, images: &Images, image: &Path) -> Result<()> {
+    // The job must not go on between the checkpoint and the end of the program.
+    let _until_ended = hold_all(program.pid)?;
+    let mut command = Command::new("fermata-checkpoint");
+    command.args(["save", "--pid", &program.name()]);
+    ensure!(
+        succeeds(command.arg(image.join(JOB)).stdout(Stdio::null()))?,
+        "fermata-checkpoint failed"
+    );
+    images.complete(image)?;
+    kill_process(program.pid, Signal::KILL)?;
+    program.wait_for_end();
+    Ok(())
+}
+
 /// A restored process keeps its number, which another process may have on the new node.
 #[derive(Debug, thiserror::Error)]
 #[error("the number of a process is in use on this node")]
@@ -279,18 +341,27 @@ impl Program {
         })
     }
 
-    /// Returns the status of the program, if it has ended.
-    fn has_ended(&self) -> Result<Option<ExitCode>> {
+    /// Returns the number of the program, for other programs.
+    fn name(&self) -> String {
+        self.pid.as_raw_nonzero().to_string()
+    }
+
+    /// Returns how the program has ended, if it has.
+    fn has_ended(&self) -> Result<Option<End>> {
         let Some((_, status)) = waitpid(Some(self.pid), WaitOptions::NOHANG)? else {
             return Ok(None);
         };
-        // With the statuses by which shells report signals.
-        let code = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => code,
-            (None, Some(signal)) => 128 + signal,
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(ExitCode::from(code as u8)))
+        Ok(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(End::Exited(code)),
+            (None, Some(signal)) => Some(End::Killed(signal)),
+            (None, None) => None,
+        })
+    }
+
+    /// Waits for the end of the program, which was killed.
+    fn wait_for_end(&self) {
+        // Another signal does not matter: the program is killed.
+        let _ = retry_on_intr(|| waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED));
     }
 
     fn finish(self) {
@@ -413,8 +484,10 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
     }
 }
 
-/// The link to the last complete image.
-const CURRENT: &str = "current";
+/// The names of complete images, followed by a number. The last one counts.
+const IMAGE: &str = "image-";
+/// The names of images that are not complete.
+const NEW: &str = "new-";
 
 /// The images of one task of a job.
 struct Images {
@@ -441,50 +514,92 @@ impl Images {
         Ok(Self { folder })
     }
 
+    /// Returns the entries with these names, and a number for each.
+    fn entries(&self, kind: &str) -> Result<Vec<(u32, PathBuf)>> {
+        let name = || self.folder.display().to_string();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder).with_context(name)? {
+            let path = entry.with_context(name)?.path();
+            let file = path.file_name().and_then(|file| file.to_str());
+            let number = file.and_then(|file| file.strip_prefix(kind)?.parse().ok());
+            found.extend(number.map(|number| (number, path)));
+        }
+        Ok(found)
+    }
+
     /// Returns the last complete image.
     fn current(&self) -> Result<Option<PathBuf>> {
-        let link = self.folder.join(CURRENT);
-        match fs::read_link(&link) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            name => Ok(Some(
-                self.folder
-                    .join(name.with_context(|| link.display().to_string())?),
-            )),
-        }
+        let last = self.entries(IMAGE)?.into_iter().max();
+        Ok(last.map(|(_, image)| image))
     }
 
     /// Makes a folder for a new image.
     fn begin(&self) -> Result<PathBuf> {
-        let last = self.current()?;
-        let names = ["0", "1"].map(|name| self.folder.join(name));
-        let [first, second] = names;
-        let folder = if last.as_ref() == Some(&first) {
-            second
-        } else {
-            first
-        };
-        remove(&folder)?;
+        self.tidy();
+        // A file of an incomplete image that cannot be removed may be in its folder.
+        let last = self.entries(NEW)?.into_iter().max();
+        let number = last.map_or(1, |(number, _)| number + 1);
+        let folder = self.folder.join(format!("{NEW}{number}"));
         let made = DirBuilder::new().mode(0o700).create(&folder);
         made.with_context(|| folder.display().to_string())?;
         Ok(folder)
     }
 
-    /// Makes a complete image the last one, in one step, and removes the previous one.
+    /// Makes a complete image the last one, in one step. The images before are unchanged.
     fn complete(&self, image: &Path) -> Result<()> {
-        let before = self.current()?;
-        let new = self.folder.join("new");
-        let _ = fs::remove_file(&new);
-        let name = image.file_name().context("an image has a name")?;
-        symlink(name, &new).and_then(|()| fs::rename(&new, self.folder.join(CURRENT)))?;
-        match before {
-            Some(before) if before != image => remove(&before),
-            _ => Ok(()),
+        let name = || image.display().to_string();
+        for entry in fs::read_dir(image).with_context(name)? {
+            let path = entry.with_context(name)?.path();
+            sync(&path).with_context(|| path.display().to_string())?;
+        }
+        sync(image).with_context(name)?;
+        let last = self.entries(IMAGE)?.into_iter().max();
+        let number = last.map_or(1, |(number, _)| number + 1);
+        let place = self.folder.join(format!("{IMAGE}{number}"));
+        fs::rename(image, &place).with_context(|| place.display().to_string())?;
+        sync(&self.folder).with_context(|| self.folder.display().to_string())
+    }
+
+    /// Removes what is not the last complete image, as far as possible. A file on NFS may be busy.
+    fn tidy(&self) {
+        let tidied = || -> Result<()> {
+            let mut old = self.entries(IMAGE)?;
+            old.sort_unstable();
+            old.pop();
+            old.extend(self.entries(NEW)?);
+            let removed = old.iter().map(|(_, image)| remove(image));
+            removed.fold(Ok(()), Result::and)
+        };
+        if let Err(error) = tidied() {
+            complain!("fermata-slurm: an old image is left: {error:#}");
         }
     }
 
-    /// Removes all images: the program has ended.
-    fn remove(&self) -> Result<()> {
-        remove(&self.folder)
+    /// Removes all images, because the program has ended by itself. Slurm kills the processes of a
+    /// job that it ends, in any order: a program that is killed may have to go on.
+    fn leave(&self, end: End) {
+        if end == End::Killed(SIGKILL) {
+            return;
+        }
+        if let Err(error) = remove(&self.folder) {
+            complain!("fermata-slurm: an image is left: {error:#}");
+        }
+    }
+}
+
+/// Writes a file or a folder to the disk.
+fn sync(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Removes an image that is not complete, except its logs, which tell why.
+fn forget(image: &Path) {
+    for entry in fs::read_dir(image).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|end| end != "log") {
+            // It is removed by the next save.
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -499,7 +614,7 @@ fn remove(folder: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{symlink, PermissionsExt as _};
     use std::os::unix::thread::JoinHandleExt as _;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
@@ -555,18 +670,49 @@ mod tests {
         assert_eq!(images.current().unwrap(), None);
         let first = images.begin().unwrap();
         assert_eq!(images.current().unwrap(), None);
+        fs::write(first.join("text"), "first").unwrap();
         images.complete(&first).unwrap();
-        assert_eq!(images.current().unwrap(), Some(first.clone()));
+        let text = || fs::read_to_string(images.current().unwrap().unwrap().join("text")).unwrap();
+        assert_eq!(text(), "first");
         // An image that is not completed.
+        images.begin().unwrap();
+        assert_eq!(text(), "first");
         let second = images.begin().unwrap();
-        assert_ne!(first, second);
-        assert_eq!(images.current().unwrap(), Some(first.clone()));
-        assert_eq!(images.begin().unwrap(), second);
+        fs::write(second.join("text"), "second").unwrap();
         images.complete(&second).unwrap();
-        assert_eq!(images.current().unwrap(), Some(second));
-        assert!(!first.exists());
-        images.remove().unwrap();
+        assert_eq!(text(), "second");
+        images.tidy();
+        assert_eq!(fs::read_dir(&images.folder).unwrap().count(), 1);
+        assert_eq!(text(), "second");
+        images.leave(End::Killed(SIGKILL));
+        assert_eq!(text(), "second");
+        images.leave(End::Exited(1));
         assert!(!top.path().join("job").exists());
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_completed_leaves_the_one_before() {
+        let top = tempfile::tempdir().unwrap();
+        let images = Images::open(top.path().join("job")).unwrap();
+        let first = images.begin().unwrap();
+        images.complete(&first).unwrap();
+        let before = images.current().unwrap();
+        let second = images.begin().unwrap();
+        // It cannot be synced.
+        symlink("/nowhere", second.join("core.img")).unwrap();
+        fs::write(second.join("dump.log"), "why").unwrap();
+        images.complete(&second).unwrap_err();
+        assert_eq!(images.current().unwrap(), before);
+        forget(&second);
+        let left: Vec<_> = fs::read_dir(&second).unwrap().collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(fs::read(second.join("dump.log")).unwrap(), b"why");
+    }
+
+    #[test]
+    fn ends_are_told_as_shells_do() {
+        assert_eq!(End::Exited(3).code(), ExitCode::from(3));
+        assert_eq!(End::Killed(15).code(), ExitCode::from(143));
     }
 
     #[test]
