@@ -217,7 +217,7 @@ impl Transfer {
         confirmed(&mut from)?;
         if let Some(mut to) = file {
             let stored = copy(&mut from, &mut to);
-            let stored = stored.and_then(|_| Ok(to.complete()?));
+            let stored = stored.and_then(|()| Ok(to.complete()?));
             stored.with_context(name)?;
         } else {
             let mut to = std::io::stdout().lock();
