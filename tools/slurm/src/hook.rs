@@ -94,11 +94,16 @@ impl Prolog {
         let tries = if self.wait { u32::MAX } else { TRIES };
         match hook.ask(&job, &settings, tries) {
             Ok(share) => {
-                hook.register(&job, &settings, &share)?;
+                let registered = hook.register(&job, &settings, &share);
                 if self.wait {
-                    hook.log(&format!("job={} node={} share=own", job.id, job.node))?;
+                    let outcome = match &registered {
+                        Ok(()) => "own".into(),
+                        Err(error) => format!("default: {error:#}"),
+                    };
+                    let (id, node) = (job.id, &job.node);
+                    hook.log(&format!("job={id} node={node} share={outcome}"))?;
                 }
-                Ok(())
+                registered
             }
             Err(error) => {
                 let (id, node) = (job.id, &job.node);

@@ -579,7 +579,13 @@ impl Images {
     /// job that it ends, in any order: a program that is killed may have to go on.
     fn leave(&self, end: End) {
         if end == End::Killed(SIGKILL) {
-            return;
+            if let Ok(Some(image)) = self.current() {
+                eprintln!(
+                    "fermata-slurm: killed, its last image stays: {}",
+                    image.display()
+                );
+                return;
+            }
         }
         if let Err(error) = remove(&self.folder) {
             complain!("fermata-slurm: an image is left: {error:#}");
@@ -587,9 +593,12 @@ impl Images {
     }
 }
 
-/// Writes a file or a folder to the disk.
+/// Writes a file or a folder to the disk. Some file systems cannot do this for folders (EINVAL).
 fn sync(path: &Path) -> std::io::Result<()> {
-    File::open(path)?.sync_all()
+    match File::open(path)?.sync_all() {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
 }
 
 /// Removes an image that is not complete, except its logs, which tell why.
