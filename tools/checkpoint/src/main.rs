@@ -6,7 +6,8 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use fermata::{owner, Arena, Context, Error, Events, Param, State};
 use fermata_checkpoint::{
-    create, listen, receive, restore_file, save, send, Content, Description, Part, Refusal, Restored,
+    create, listen, receive, restore_file, save, send, Content, Description, Part, Refusal,
+    Restored,
 };
 use fermata_command_line::OfParser;
 use fermata_output::file::{end_on_signals, NewFile};

@@ -254,6 +254,7 @@ point "a trace of tenants that forge events" json forged trace 0 --duration 2s -
 kill $forgers
 # shellcheck disable=SC2086 # words
 wait $forgers 2>/dev/null
+# shellcheck disable=SC2016 # sh expands it
 point "the files of a trace are root's alone" sh -c 'is_600() { [ "$(stat -c %a "$1")" = 600 ]; }; is_600 /report/forged.svg && is_600 /report/forged.txt'
 echo earlier >/tmp/trace.json
 point "a trace that fails" says "/nowhere/svg" ctl trace -o /tmp/trace.json --svg /nowhere/svg --duration 10ms

@@ -12,7 +12,6 @@ mod socket;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use slice::Capacity;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -32,9 +31,9 @@ enum Command {
     Dra(DraOptions),
 }
 
-/// Writes a line to the log. Unlike `eprintln!` this cannot panic, if the disk of the log is full.
+/// Writes a line to the log.
 fn say(words: &str) {
-    let _ = writeln!(std::io::stderr(), "fermata-kubernetes: {words}");
+    eprintln!("fermata-kubernetes: {words}");
 }
 
 fn main() -> ExitCode {

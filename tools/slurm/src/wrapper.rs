@@ -580,7 +580,7 @@ impl Images {
     fn leave(&self, end: End) {
         if end == End::Killed(SIGKILL) {
             if let Ok(Some(image)) = self.current() {
-                eprintln!(
+                complain!(
                     "fermata-slurm: killed, its last image stays: {}",
                     image.display()
                 );

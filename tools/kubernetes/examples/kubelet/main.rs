@@ -2,7 +2,7 @@
 //! `kubelet PROGRAM`: acts as the kubelet and as the API server for the program, in a machine with
 //! two emulated cards, a relay card and a card of the irq profile. Prints TAP.
 
-#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, reason = "a test")]
+#![allow(missing_docs, reason = "a test")]
 
 mod deviceplugin;
 mod dra;
