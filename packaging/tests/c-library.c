@@ -633,7 +633,7 @@ static void cards(void)
 	fermata_close(context);
 }
 
-/* A child frees its copies of its parent's objects, and has memory of its own at the same address. */
+/* A child frees its copies of its parent's objects, and has its own memory at the same address. */
 static void child(struct tenant t, fermata_queue *queue)
 {
 	const struct fermata_queue_job nothing = { .op = FERMATA_QUEUE_OP_END };
@@ -680,8 +680,8 @@ static void by_fork(void)
 	IS(waitpid(pid, &ended, 0), pid);
 	IS(ended, 0);
 	/* The parent's job goes on, and its memory is there. */
-	IS(fermata_wait(t.context, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE, fermata_deadline_in(50 * MS), NULL),
-	   -ETIMEDOUT);
+	IS(fermata_wait(t.context, FERMATA_EVENT_HELD | FERMATA_EVENT_DONE,
+			fermata_deadline_in(50 * MS), NULL), -ETIMEDOUT);
 	IS(status(t).job, job);
 	t.memory[0] = 1;
 	IS(fermata_queue_completed(queue), 0);

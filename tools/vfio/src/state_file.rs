@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(bytes(&back), file);
         assert_eq!(back.slots[1].engine(), state.slots[1].engine());
         card.set_state(&back).unwrap();
-        assert_eq!(bytes(&card.state()).len(), file.len());
+        assert_eq!(card.state().slots[1].engine(), state.slots[1].engine());
         card.stop();
     }
 
