@@ -120,11 +120,10 @@ impl Scheduler {
         queue
             .reserved
             .admit(queue.usable, Some(&context.params), &params)?;
-        let was_cooperative = context.params.cooperative;
         self.replace_params(now, ctx, params);
         let cx = &mut Cx::new(now, out);
-        if was_cooperative && !params.cooperative {
-            if let Some(slot) = self.slot_of(id) {
+        if !params.cooperative {
+            if let Some(slot) = self.slot_with(ctx) {
                 self.slots[slot].fsm.stop_before_boundary(cx);
             }
         }

@@ -414,7 +414,6 @@ impl SlotFsm {
         wait: Duration,
     ) {
         let granularity = self.config.granularity;
-        let save = self.stats.save();
         let Some((ctx, pause)) = self.boundary_pause() else {
             return;
         };
@@ -432,18 +431,23 @@ impl SlotFsm {
             return;
         }
         pause.overrun = true;
-        let is_stopped = granularity != PreemptGranularity::BoundaryOnly;
-        if is_stopped {
-            pause.begin_save(cx.now, save);
-        }
         self.stats.overruns += 1;
-        if is_stopped {
+        if granularity != PreemptGranularity::BoundaryOnly {
             cx.act(Action::Overrun {
                 slot: self.id,
                 ctx,
                 span: Duration::ZERO,
             });
-            self.write_pause(cx, false, PauseCause::Outranked { waiter }, None);
+            self.save_now(cx, PauseCause::Outranked { waiter });
+        }
+    }
+
+    /// Replaces the PAUSE of a job on its way to a boundary by a plain one.
+    fn save_now(&mut self, cx: &mut Cx<'_>, cause: PauseCause) {
+        let save = self.stats.save();
+        if let Some((_, pause)) = self.boundary_pause() {
+            pause.begin_save(cx.now, save);
+            self.write_pause(cx, false, cause, None);
         }
     }
 
@@ -469,7 +473,6 @@ impl SlotFsm {
         if self.stops_at_boundary(false) {
             return;
         }
-        let save = self.stats.save();
         let Some((_, pause)) = self.boundary_pause() else {
             return;
         };
@@ -477,9 +480,8 @@ impl SlotFsm {
             (pause.boundary, pause.bound) = (false, None);
             return;
         }
-        pause.begin_save(cx.now, save);
         self.entered = true;
-        self.write_pause(cx, false, PauseCause::Again, None);
+        self.save_now(cx, PauseCause::Again);
     }
 
     pub(super) fn pause_timer(&mut self, cx: &mut Cx<'_>, timeslice: Duration) -> Progress {
