@@ -14,10 +14,11 @@ use fermata_output::file::{end_on_signals, NewFile};
 use fermata_output::say;
 use fermata_output::text::printable;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::Mode;
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -160,9 +161,8 @@ impl End {
         }
         restored.context.wait(Events::DONE, None)?;
         let status = restored.context.status()?;
-        if let (Some(file), Some(mut to), Some(arena)) = (&self.arena, to, &restored.arena) {
-            let written = to.write_all(&arena.read(0, arena.length()));
-            let written = written.and_then(|()| to.complete());
+        if let (Some(file), Some(to), Some(arena)) = (&self.arena, to, &restored.arena) {
+            let written = to.fill(&arena.read(0, arena.length()));
             written.with_context(|| file.display().to_string())?;
         }
         let finished = State::from(status.state) == State::Done;
@@ -411,7 +411,8 @@ impl Endpoint {
             Ok(match self {
                 Self::Tcp(address) => as_file(TcpListener::bind(address)?.accept()?.0),
                 Self::Unix(path) => {
-                    let (stream, _) = listen(path)?.accept()?;
+                    // Who connects can send a job.
+                    let (stream, _) = listen(path, Mode::RUSR | Mode::WUSR)?.accept()?;
                     std::fs::remove_file(path)?;
                     as_file(stream)
                 }

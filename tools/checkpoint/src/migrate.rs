@@ -364,10 +364,10 @@ impl Write for &Timed<'_> {
     }
 }
 
-/// Listens on a socket that only the user can connect to, because who connects can send a job. Sets
-/// the umask of the process in the meantime.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+/// Listens on a socket, to which only the users of `mode` may connect. Sets the umask of the process
+/// in the meantime.
+pub fn listen(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+    let before = umask(!mode);
     let bound = UnixListener::bind(path);
     umask(before);
     bound
@@ -385,7 +385,7 @@ mod tests {
         for mask in [0, 0o77] {
             let path = folder.path().join(mask.to_string());
             let before = umask(Mode::from_raw_mode(mask));
-            let _listener = listen(&path).unwrap();
+            let _listener = listen(&path, Mode::RUSR | Mode::WUSR).unwrap();
             umask(before);
             let mode = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);

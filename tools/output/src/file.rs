@@ -45,6 +45,12 @@ impl NewFile {
         Ok(Self(Form::New(BufWriter::new(file), path.into(), folder)))
     }
 
+    /// Writes the whole contents, and completes the file.
+    pub fn fill(mut self, contents: &[u8]) -> io::Result<()> {
+        self.write_all(contents)?;
+        self.complete()
+    }
+
     /// Writes what is left to the disk, and gives the file its name.
     pub fn complete(self) -> io::Result<()> {
         match self.0 {

@@ -533,13 +533,18 @@ impl Images {
         Ok(last.map(|(_, image)| image))
     }
 
+    /// Returns the path of the next entry with one of these names.
+    fn next(&self, kind: &str) -> Result<PathBuf> {
+        let last = self.entries(kind)?.into_iter().max();
+        let number = last.map_or(1, |(number, _)| number + 1);
+        Ok(self.folder.join(format!("{kind}{number}")))
+    }
+
     /// Makes a folder for a new image.
     fn begin(&self) -> Result<PathBuf> {
         self.tidy();
         // A file of an incomplete image that cannot be removed may be in its folder.
-        let last = self.entries(NEW)?.into_iter().max();
-        let number = last.map_or(1, |(number, _)| number + 1);
-        let folder = self.folder.join(format!("{NEW}{number}"));
+        let folder = self.next(NEW)?;
         let made = DirBuilder::new().mode(0o700).create(&folder);
         made.with_context(|| folder.display().to_string())?;
         Ok(folder)
@@ -553,9 +558,7 @@ impl Images {
             sync(&path).with_context(|| path.display().to_string())?;
         }
         sync(image).with_context(name)?;
-        let last = self.entries(IMAGE)?.into_iter().max();
-        let number = last.map_or(1, |(number, _)| number + 1);
-        let place = self.folder.join(format!("{IMAGE}{number}"));
+        let place = self.next(IMAGE)?;
         fs::rename(image, &place).with_context(|| place.display().to_string())?;
         sync(&self.folder).with_context(|| self.folder.display().to_string())
     }

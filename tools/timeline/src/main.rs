@@ -12,7 +12,7 @@ use fermata_timeline::Timeline;
 use fermata_timeline::{card, compare, svg};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -218,12 +218,10 @@ fn create(path: Option<&Path>) -> Result<Option<NewFile>> {
 
 /// Writes a file whose path the options have.
 fn write(file: Option<NewFile>, path: Option<&PathBuf>, text: &str) -> Result<()> {
-    let Some((mut file, path)) = file.zip(path) else {
+    let Some((file, path)) = file.zip(path) else {
         return Ok(());
     };
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.complete());
+    let written = file.fill(text.as_bytes());
     written.with_context(|| path.display().to_string())
 }
 

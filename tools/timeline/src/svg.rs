@@ -33,7 +33,7 @@ const MARK_ROW: f64 = 14.0;
 /// distinguished.
 const PAUSE_DISTANCE: f64 = 4.0;
 
-/// Writes the picture of a timeline to a file; `name` returns the name of a job.
+/// Returns the picture of a timeline; `name` returns the name of a job.
 pub fn draw(timeline: &Timeline, title: &str, name: &dyn Fn(u64) -> String) -> String {
     Picture::new(timeline).draw(title, name).finish()
 }

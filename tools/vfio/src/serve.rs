@@ -120,10 +120,7 @@ fn listen(path: &Path, mode: Mode) -> Result<UnixListener> {
         bail!("{}: another daemon serves it", path.display());
     }
     remove_socket(path).with_context(|| path.display().to_string())?;
-    let before = rustix::process::umask(!mode);
-    let bound = UnixListener::bind(path).with_context(|| path.display().to_string());
-    rustix::process::umask(before);
-    bound
+    fermata_checkpoint::listen(path, mode).with_context(|| path.display().to_string())
 }
 
 /// The arguments of `fermata-vfio serve`.

@@ -89,7 +89,11 @@ fn print_outcome(arena: &[u8]) -> Result<bool> {
         outcome.instructions,
         outcome.memory
     );
-    say!("{}", outcome.output.trim_end_matches('\n'));
+    if !outcome.output.is_empty() {
+        // `say!` ends the last line.
+        let output = outcome.output.strip_suffix('\n');
+        say!("{}", output.unwrap_or(&outcome.output));
+    }
     Ok(outcome.is_success())
 }
 

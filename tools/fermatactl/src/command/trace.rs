@@ -351,10 +351,8 @@ fn create(path: &Path) -> Result<NewFile> {
     NewFile::create(path).map_err(|error| Trouble::of_file(path, &error))
 }
 
-fn write(mut file: NewFile, path: &Path, text: &str) -> Result<()> {
-    let written = file.write_all(text.as_bytes());
-    written
-        .and_then(|()| file.complete())
+fn write(file: NewFile, path: &Path, text: &str) -> Result<()> {
+    file.fill(text.as_bytes())
         .map_err(|error| Trouble::of_file(path, &error))
 }
 

@@ -18,7 +18,6 @@ use fermata::{uapi, Arena, EngineId, Error, Events, State};
 use fermata_output::file::{end_on_signals, NewFile};
 use job::{Job, Product};
 use serde::Serialize;
-use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -123,9 +122,8 @@ impl Run {
             applied.map_err(|error| card.refused(&setting.to_string(), setting.call(), error))?;
         }
         let shown = self.run_jobs(&card, number, &arena, &job, out)?;
-        if let (Some(path), Some(mut file)) = (&self.output, output) {
-            let written = file.write_all(&job.output(&arena));
-            let written = written.and_then(|()| file.complete());
+        if let (Some(path), Some(file)) = (&self.output, output) {
+            let written = file.fill(&job.output(&arena));
             written.map_err(|error| Trouble::of_file(path, &error))?;
         }
         shown
