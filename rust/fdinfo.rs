@@ -83,6 +83,9 @@ fn show_job(seq: &SeqFile, stats: &Stats) {
     if let Some(slot) = stats.slot {
         seq_print!(seq, "fermata-slot:\t{}\n", slot.index());
     }
+    if let Some(idle) = stats.idle() {
+        seq_print!(seq, "fermata-idle:\t{} ns\n", idle.as_ns());
+    }
     seq_print!(seq, "fermata-job:\t{}\n", stats.job);
     seq_print!(seq, "fermata-wait:\t{} ns\n", stats.wait.as_ns());
     seq_print!(seq, "fermata-slices:\t{}\n", stats.slices);

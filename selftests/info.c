@@ -712,6 +712,42 @@ FM_TEST(info, pid_of_a_process_that_is_gone)
 	close(fd);
 }
 
+/* Has the context had no job that wants a slot since a time from first to last? */
+static bool is_idle_since(const struct fm_ctx *c, u64 first, u64 last)
+{
+	u64 begin = fm_now(), ns = listed(c->fd, fm_number(c->fd)).state_ns, end = fm_now();
+
+	if (ns < begin - last || ns > end - first)
+		printf("# idle for %llu ns, not %llu to %llu\n", (unsigned long long)ns,
+		       (unsigned long long)(begin - last), (unsigned long long)(end - first));
+	return ns >= begin - last && ns <= end - first;
+}
+
+FM_TEST(info, idle_time_begins_when_the_job_leaves)
+{
+	struct fm_ctx c;
+	u64 begin;
+
+	begin = fm_now();
+	fm_tenant(&c, FM_LONG_SLICE);
+	EXPECT_TRUE(is_idle_since(&c, begin, fm_now()));
+	fm_sleep_us(1000);
+	fm_job_endless(&c);
+	fm_must_start(&c);
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	fm_sleep_us(1000);
+	begin = fm_now();
+	fm_hold(&c);
+	EXPECT_TRUE(is_idle_since(&c, begin, fm_now()));
+	fm_must_resume(&c);
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	fm_sleep_us(1000);
+	begin = fm_now();
+	fm_end_endless(&c);
+	EXPECT_TRUE(is_idle_since(&c, begin, fm_now()));
+	fm_ctx_close(&c);
+}
+
 /* --- /proc/PID/fdinfo/FD, against the status of the context and the card ------------- */
 
 FM_FIXTURE_ANY(fdinfo);
@@ -896,6 +932,7 @@ FM_TEST(fdinfo, counts_as_status_does)
 	fm_status(c.fd, &st);
 	read_fdinfo(c.fd, &info);
 	EXPECT_EQ(3, st.finished);
+	EXPECT_LT(0, get_number(&info, "fermata-idle", " ns"));
 	EXPECT_EQ(st.run_ns, engine_ns(c.fd, FM_LIST));
 	EXPECT_EQ(st.wait_ns, get_number(&info, "fermata-wait", " ns"));
 	EXPECT_EQ(st.job, get_number(&info, "fermata-job", ""));
@@ -925,6 +962,7 @@ FM_TEST(card, time_on_the_engine)
 	EXPECT_TRUE(state_is(c.fd, "running"));
 	read_fdinfo(c.fd, &info);
 	EXPECT_EQ(c.slot, get_number(&info, "fermata-slot", ""));
+	EXPECT_EQ(NULL, get(&info, "fermata-idle"));
 	for (i = 0; i < 50; i++) {
 		now = engine_ns(c.fd, FM_LIST);
 		EXPECT_LT(before, now);

@@ -1127,7 +1127,8 @@ struct fermata_reserve {
  * @waits_group:	out: with FERMATA_WAITS_GROUP_CAP: the group whose cap it is, the
  *			context's own or one above; 0 where @group would be 0 for it
  * @state_ns:		out: how long the job has been queued, or on its slot without a
- *			break; 0 in other states
+ *			break; in other states, for how long the context has had no
+ *			job that wants a slot
  *
  * For contexts of other users, @slot is FERMATA_NO_SLOT, and @job to
  * @latency_critical and all members from @timeslice_ns on are 0, unless the caller

@@ -4,6 +4,7 @@
 
 use super::{
     config::refused,
+    now,
     state::{context_of, State},
     Card,
 };
@@ -52,7 +53,7 @@ impl Card {
         let slots = config.params.mask;
         let id = {
             let mut state = self.state.lock();
-            let id = state.scheduler.add(config).map_err(refused)?;
+            let id = state.scheduler.add(now(), config).map_err(refused)?;
             // The scheduler has places for as many contexts as this table.
             let place = state.contexts.get_mut(id.index()).ok_or(EINVAL)?;
             // The part of a released context may still be there.

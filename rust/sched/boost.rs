@@ -44,7 +44,7 @@ impl Scheduler {
             let (ctx, entity) = (at.context(), &self.entities[at]);
             let is_hidden = queue.is_hidden(&self.entities, ctx) || self.is_kept_back(ctx);
             if entity.slots() & slot.bit() != 0 && !is_hidden {
-                let since = self.entities[ctx].queued_at.max(queue.boosted_at);
+                let since = self.entities[ctx].since.max(queue.boosted_at);
                 return Some((ctx, since + self.boost));
             }
             next = entity.newer;

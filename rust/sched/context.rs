@@ -83,8 +83,8 @@ pub struct Stats {
     pub no_slot: bool,
     /// Why the job is queued; `None`: it is not.
     pub waits: Option<WaitReason>,
-    /// How long the job has been queued, or on its slot since the last START; zero in other states,
-    /// and while a relay is only told to run it next.
+    /// How long the job has been queued, or on its slot since the last START; in other states, for
+    /// how long the context has wanted no slot. Zero while a relay is only told to run it next.
     pub lasted: Duration,
     /// The number of the current or last job; the first one is 1. So this is also the number of
     /// jobs that were started.
@@ -119,6 +119,14 @@ pub struct Stats {
     pub hints_wasted: u64,
     /// Hints that were ignored, because other hints had wasted too much before.
     pub hints_ignored: u64,
+}
+
+impl Stats {
+    /// Returns for how long the context has wanted no slot; `None`: it wants one, or is on one.
+    pub fn idle(&self) -> Option<Duration> {
+        let wants_slot = matches!(self.state, JobState::Queued | JobState::Running);
+        (!wants_slot).then_some(self.lasted)
+    }
 }
 
 /// The queue of its class that the entity of a context is linked in.
@@ -232,8 +240,9 @@ pub struct SchedContext {
     pub(super) enabled: bool,
     /// The next member of its gang, in a ring.
     pub(super) gang: Option<ContextIndex>,
-    /// When its job was queued.
-    pub(super) queued_at: Time,
+    /// Since when its job waits for a slot, or, if it is not live or held, since when the context
+    /// has wanted no slot.
+    pub(super) since: Time,
     /// It has a current run, which is charged until `charged_until`.
     pub(super) charging: bool,
     pub(super) charged_until: Time,
@@ -256,7 +265,7 @@ pub struct SchedContext {
 const _: () = assert!(core::mem::size_of::<SchedContext>() <= 256);
 
 impl SchedContext {
-    pub(super) fn new(class: SlotId, params: Params, group: GroupIndex) -> Self {
+    pub(super) fn new(class: SlotId, params: Params, group: GroupIndex, now: Time) -> Self {
         Self {
             linked: Linked::No,
             group,
@@ -275,7 +284,7 @@ impl SchedContext {
             stuck: false,
             enabled: true,
             gang: None,
-            queued_at: Time::ZERO,
+            since: now,
             charging: false,
             charged_until: Time::ZERO,
             arriving: false,
@@ -301,6 +310,14 @@ impl SchedContext {
         }
     }
 
+    /// Sets the state of a context that wants no slot.
+    pub(super) fn rest(&mut self, now: Time, state: JobState) {
+        if matches!(self.state, JobState::Queued | JobState::Running) {
+            self.since = now;
+        }
+        self.state = state;
+    }
+
     /// Returns the number of the current or last job.
     pub(super) fn job(&self) -> u64 {
         self.finished + self.failed + u64::from(self.state.is_live())
@@ -319,9 +336,10 @@ impl SchedContext {
     /// Returns the statistics of the context. `has_hold`, `no_slot`, the throttling of its group,
     /// its hint, the reason why it waits and the time of its run are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
-        let waited = match self.state {
-            JobState::Queued => now.since(self.queued_at),
-            _ => Duration::ZERO,
+        let (waited, lasted) = match self.state {
+            JobState::Queued => (now.since(self.since), now.since(self.since)),
+            JobState::Running => (Duration::ZERO, Duration::ZERO),
+            _ => (Duration::ZERO, now.since(self.since)),
         };
         Stats {
             state: self.state,
@@ -332,7 +350,7 @@ impl SchedContext {
             has_hold: false,
             no_slot: false,
             waits: None,
-            lasted: waited,
+            lasted,
             job: self.job(),
             run: self.run + self.uncharged(now),
             wait: self.wait + waited,

@@ -54,7 +54,12 @@ impl Entities {
             class: SlotId::FIRST,
             urgency: Urgency::BestEffort,
         };
-        let context = SchedContext::new(SlotId::FIRST, Params::DEFAULT, GroupIndex::new(0));
+        let context = SchedContext::new(
+            SlotId::FIRST,
+            Params::DEFAULT,
+            GroupIndex::new(0),
+            Time::ZERO,
+        );
         let registration = Registration::new(GroupKey(0));
         Self {
             entities: storage.entities,
@@ -119,13 +124,14 @@ impl Entities {
         kind: &GroupKind,
         level: Option<GroupKey>,
         params: Params,
+        now: Time,
     ) -> Option<ContextIndex> {
         if self.contexts.used() == self.contexts.len() {
             return None;
         }
         let group = self.join(kind, level)?;
         self.count_contexts(group, |contexts| contexts + 1);
-        let context = SchedContext::new(kind.class, params, group);
+        let context = SchedContext::new(kind.class, params, group, now);
         let ctx = ContextIndex::new(self.contexts.add(context)?);
         *self.se_mut(ctx) = SchedEntity {
             weight: params.weight.into(),

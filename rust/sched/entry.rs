@@ -207,7 +207,7 @@ impl Scheduler {
     fn hold_off_slot(&mut self, cx: &mut Cx<'_>, ctx: ContextIndex) {
         self.withdraw_hint(cx.now, ctx);
         let context = &mut self.entities[ctx];
-        context.state = JobState::Held;
+        context.rest(cx.now, JobState::Held);
         context.arriving = false;
         cx.act(Action::Wake {
             ctx: self.entities.id(ctx),

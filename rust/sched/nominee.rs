@@ -27,7 +27,7 @@ impl Scheduler {
     ) {
         let place = WaitPlace {
             turn: self.entities.se(ctx).node.sched_key().turn,
-            queued_at: self.entities[ctx].queued_at,
+            since: self.entities[ctx].since,
         };
         let nominee = Nominee {
             ctx,
@@ -283,9 +283,9 @@ impl Scheduler {
             let class = self.entities[ctx].class;
             self.queues[class].restore_place(&mut self.entities, ctx, place.turn);
             let context = &mut self.entities[ctx];
-            // The time since `queued_at` was counted already, and will be counted again.
-            context.wait = context.wait.less(cx.now.since(place.queued_at));
-            context.queued_at = place.queued_at;
+            // The time since `since` was counted already, and will be counted again.
+            context.wait = context.wait.less(cx.now.since(place.since));
+            context.since = place.since;
         }
     }
 
@@ -335,7 +335,7 @@ impl Scheduler {
             After::Quarantined { outcome, .. } => {
                 for nominee in nominees.iter() {
                     let ctx = self.entities.id(nominee.ctx);
-                    if let Some(wake) = self.quarantined(id, nominee.ctx, outcome) {
+                    if let Some(wake) = self.quarantined(cx.now, id, nominee.ctx, outcome) {
                         cx.act(Action::Wake { ctx, wake });
                     }
                     cx.act(Action::Stuck { ctx });

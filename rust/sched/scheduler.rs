@@ -58,7 +58,7 @@ impl Scheduler {
     /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the
     /// class in the mask is in use), [`Refusal::NoSpace`] (the storage is full),
     /// [`Refusal::Admission`].
-    pub fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal> {
+    pub fn add(&mut self, now: Time, config: ContextConfig) -> Result<ContextId, Refusal> {
         self.check_present()?;
         config.params.check()?;
         let class = self.class_of(config.class).ok_or(Refusal::NoSlot)?;
@@ -73,7 +73,9 @@ impl Scheduler {
             class,
             urgency: params.urgency,
         };
-        let ctx = self.entities.add_context(&kind, config.group.level, params);
+        let ctx = self
+            .entities
+            .add_context(&kind, config.group.level, params, now);
         let ctx = ctx.ok_or(Refusal::NoSpace)?;
         let reserved = &mut self.queues[class].reserved;
         *reserved = reserved.with(None, Some(&params));

@@ -99,7 +99,7 @@ pub(super) struct WaitPlace {
     /// Its turn among its equals.
     pub(super) turn: u64,
     /// When it began to wait.
-    pub(super) queued_at: Time,
+    pub(super) since: Time,
 }
 
 /// The contexts that a relay may put on a slot by itself. Their jobs are

@@ -83,7 +83,7 @@ impl Scheduler {
             self.lose_context(cx, ctx);
         } else if is_stranded {
             self.stop_waiting(cx.now, ctx, JobState::Idle);
-            let wake = self.fail(ctx, Failure::Protocol);
+            let wake = self.fail(cx.now, ctx, Failure::Protocol);
             let ctx = self.entities.id(ctx);
             cx.act(Action::Wake { ctx, wake });
         } else if self.sweep.pass == Pass::ResetContext {
@@ -117,7 +117,7 @@ impl Scheduler {
         }
         let name = self.entities.id(ctx);
         if state.is_live() {
-            let wake = self.fail(ctx, Failure::Gone);
+            let wake = self.fail(cx.now, ctx, Failure::Gone);
             cx.act(Action::Wake { ctx: name, wake });
         }
         cx.act(Action::Lost { ctx: name });

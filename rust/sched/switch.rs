@@ -178,7 +178,7 @@ impl Scheduler {
             After::Pending => return None,
             After::Vacant { ctx, outcome } => (ctx, self.vacated(cx, id, ctx.at(), outcome)?),
             After::Quarantined { ctx, outcome } => {
-                let wake = self.quarantined(id, ctx.at(), outcome);
+                let wake = self.quarantined(cx.now, id, ctx.at(), outcome);
                 (ctx, wake?)
             }
         };
@@ -255,27 +255,27 @@ impl Scheduler {
         let on_stop = core::mem::take(&mut context.on_stop);
         match outcome {
             Outcome::Finished => {
-                context.state = JobState::Done;
+                context.rest(now, JobState::Done);
                 context.hold_requested = false;
                 context.finished += 1;
                 return Some(Wake::Done);
             }
-            Outcome::Failed(failure) if !restarts => return Some(self.fail(ctx, failure)),
+            Outcome::Failed(failure) if !restarts => return Some(self.fail(now, ctx, failure)),
             Outcome::Saved | Outcome::Empty | Outcome::Failed(_) => {}
         }
         match (on_stop, outcome) {
             (OnStop::Hold, _) => {
-                context.state = JobState::Held;
+                context.rest(now, JobState::Held);
                 Some(Wake::Held)
             }
             (OnStop::Requeue, Outcome::Empty) => {
-                context.state = JobState::Empty;
+                context.rest(now, JobState::Empty);
                 Some(Wake::Empty)
             }
             _ => {
                 let (class, mask) = (context.class, context.params.mask);
                 if self.check_mask(class, mask).is_err() {
-                    return Some(self.fail(ctx, Failure::Protocol));
+                    return Some(self.fail(now, ctx, Failure::Protocol));
                 }
                 self.wait_for_slot(now, ctx, false);
                 None
@@ -284,13 +284,13 @@ impl Scheduler {
     }
 
     /// Fails the job of a context. Its snapshot is worthless.
-    pub(super) fn fail(&mut self, ctx: ContextIndex, failure: Failure) -> Wake {
+    pub(super) fn fail(&mut self, now: Time, ctx: ContextIndex, failure: Failure) -> Wake {
         let context = &mut self.entities[ctx];
         context.slot = None;
         context.saved = false;
         context.arriving = false;
         context.hold_requested = false;
-        context.state = JobState::Failed(failure);
+        context.rest(now, JobState::Failed(failure));
         context.failed += 1;
         Wake::Failed(failure)
     }
@@ -300,6 +300,7 @@ impl Scheduler {
     /// when they are resumed.
     pub(super) fn quarantined(
         &mut self,
+        now: Time,
         id: SlotId,
         ctx: ContextIndex,
         outcome: Outcome,
@@ -308,7 +309,7 @@ impl Scheduler {
             Outcome::Failed(failure) => failure,
             _ => Failure::Protocol,
         };
-        let wake = self.fail(ctx, failure);
+        let wake = self.fail(now, ctx, failure);
         let context = &mut self.entities[ctx];
         context.stuck = true;
         let has_owner = !context.closing;
@@ -348,7 +349,7 @@ impl Scheduler {
         let context = &mut self.entities[ctx];
         context.state = JobState::Queued;
         context.slot = None;
-        context.queued_at = now;
+        context.since = now;
         let class = context.class;
         self.enqueue(now, ctx, wakes);
         self.forget_plans(class);
@@ -416,8 +417,8 @@ impl Scheduler {
     /// Takes a waiting job out of its queue.
     pub(super) fn stop_waiting(&mut self, now: Time, ctx: ContextIndex, state: JobState) {
         let context = &mut self.entities[ctx];
-        context.state = state;
-        context.wait += now.since(context.queued_at);
+        context.wait += now.since(context.since);
+        (context.state, context.since) = (state, now);
         let class = context.class;
         self.dequeue(ctx);
         self.gather(ctx);

@@ -138,7 +138,7 @@ impl Contended {
                 params,
                 group: GroupKey(group as u64).into(),
             };
-            machine.add(config).expect("there is room")
+            machine.add(Time::ZERO, config).expect("there is room")
         };
         let urgent = Params {
             urgency: Urgency::LatencyCritical,
@@ -222,7 +222,11 @@ impl Contended {
                 group: GroupKey(group).into(),
             };
             let groups = (0..ANNOUNCERS as u64).map(|group| u64::MAX - group);
-            let all = groups.map(|group| self.machine.add(add(group)).expect("there is room"));
+            let all = groups.map(|group| {
+                self.machine
+                    .add(Time::from_ns(self.now), add(group))
+                    .expect("there is room")
+            });
             self.announcers = all.collect();
         }
         let at = Time::from_ns(self.now) + SLICE;

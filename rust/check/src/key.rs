@@ -26,7 +26,7 @@ fn left_out(inside: Inside, field: Name) -> bool {
     match inside {
         Inside::Context => matches!(
             field,
-            Name::QUEUED_AT
+            Name::SINCE
                 | Name::CHARGED_UNTIL
                 | Name::ARRIVING
                 | Name::ARRIVED
@@ -107,7 +107,6 @@ names! {
     PREEMPTIONS = "preemptions"
     PREEMPT_TIMEOUT = "PreemptTimeout"
     PROTOCOL = "Protocol"
-    QUEUED_AT = "queued_at"
     REGISTRATION = "Registration"
     RESUMES = "resumes"
     RUN_OF_JOB = "Run"

@@ -471,6 +471,7 @@ mod tests {
     use crate::mode::Mode;
     use crate::workload::Kind;
     use crate::US;
+    use fermata_sched_host::sched::Time;
 
     #[test]
     fn the_status_tells_what_a_restore_took_rounded_up() {
@@ -496,7 +497,8 @@ mod tests {
     fn card() -> (Relay, [ContextId; 3]) {
         let mode = Mode::LC_BE.on_relay();
         let mut machine = mode.machine(2, 3);
-        let contexts = [0; 3].map(|_| machine.add(mode.context(Kind::Be)).unwrap());
+        let add = |_| machine.add(Time::ZERO, mode.context(Kind::Be)).unwrap();
+        let contexts = [0; 3].map(add);
         let mut relay = Relay::new(2, 3, &Costs::DEFAULT);
         for ctx in contexts {
             relay.write_entry(ctx);

@@ -176,7 +176,9 @@ impl<'a> Sim<'a> {
         for (client, index) in clients.iter().zip(first..) {
             let machine = &mut sim.card.machine;
             let config = plan.mode.context(client.kind);
-            let ctx = machine.add(config).expect("there is room for all clients");
+            let ctx = machine
+                .add(Time::ZERO, config)
+                .expect("there is room for all clients");
             if let Some(gang) = client.gang.filter(|_| plan.gangs) {
                 match gangs.iter().find(|(other, _)| *other == gang) {
                     Some(&(_, first)) => join(machine, ctx, first),

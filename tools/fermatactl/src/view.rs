@@ -92,7 +92,8 @@ pub(crate) struct ContextView {
     pub(crate) wait_ns: Option<u64>,
     pub(crate) slices: Option<u64>,
     pub(crate) preemptions: Option<u64>,
-    /// How long the job has been queued, or on its slot without a break; null in other states.
+    /// How long the job has been queued, or on its slot without a break; in other states, for how
+    /// long the context has had no job that wants a slot.
     pub(crate) state_ns: Option<u64>,
     /// Why the job is queued: a name of [`WAITS`]; null if it is not.
     pub(crate) waits: Option<&'static str>,
@@ -100,6 +101,11 @@ pub(crate) struct ContextView {
     pub(crate) waits_group: Option<u64>,
     /// The same in words, and why a job is held.
     pub(crate) waits_because: Option<String>,
+}
+
+/// Returns whether a context in this state has no job that wants a slot.
+pub(crate) fn is_idle(state: &str) -> bool {
+    !matches!(state, "queued" | "running")
 }
 
 /// The IOMMU group of a card: the devices that share its address space.
@@ -396,6 +402,11 @@ impl ContextView {
         self.state_ns = figures.find("state_ns").filter(|ns| *ns != 0);
         self.waits = figures.find("waits").and_then(name_of_wait);
         self.waits_group = figures.find("waits_group");
+    }
+
+    /// Returns for how long the context has had no job that wants a slot.
+    pub(crate) fn idle_ns(&self) -> Option<u64> {
+        self.state_ns.filter(|_| is_idle(self.state))
     }
 
     /// Returns the path of the group, shortened to `width`, or its number.

@@ -276,7 +276,7 @@ impl World {
             params,
             group: group.into(),
         };
-        match self.machine.add(config) {
+        match self.machine.add(Time::from_ns(self.now), config) {
             Ok(id) => {
                 let owner = Owner::new(id, self.all_slots(), group, self.new_gang());
                 let free = self.owners[id.index()].replace(owner).is_none();

@@ -125,7 +125,7 @@ impl World {
             params,
             group: GroupKey(group).into(),
         };
-        let id = self.scheduler.add(config).unwrap();
+        let id = self.scheduler.add(Time::from_ns(self.now), config).unwrap();
         if let Some(first) = gang.and_then(|gang| self.gang.iter().position(|&g| g == Some(gang))) {
             let first = self.ids[first];
             self.scheduler

@@ -72,11 +72,12 @@ fn machine(contexts: usize, groups: usize) -> Scheduler {
 }
 
 fn add(machine: &mut Scheduler, group: u64) -> Result<ContextId, Refusal> {
-    machine.add(ContextConfig {
+    let config = ContextConfig {
         class: 0,
         params: Params::DEFAULT,
         group: GroupKey(group).into(),
-    })
+    };
+    machine.add(ns(0), config)
 }
 
 #[test]

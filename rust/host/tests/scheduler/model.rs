@@ -95,6 +95,8 @@ pub struct Tenant {
     /// How long it had run when it joined its group.
     ran_before: u64,
     queued_at: Option<u64>,
+    /// Since when it has wanted no slot.
+    rests_since: Option<u64>,
     pub longest_wait: u64,
 }
 
@@ -233,11 +235,12 @@ impl World {
         params: Params,
     ) -> Result<ContextId, Refusal> {
         let before = self.machine.clone();
-        let result = self.machine.add(ContextConfig {
+        let config = ContextConfig {
             class,
             params,
             group: self.path(group),
-        });
+        };
+        let result = self.machine.add(ns(self.now), config);
         match result {
             Ok(id) => {
                 let tenant = Tenant {
@@ -251,6 +254,7 @@ impl World {
                     gang: self.next_gang(),
                     ran_before: 0,
                     queued_at: None,
+                    rests_since: Some(self.now),
                     longest_wait: 0,
                 };
                 assert!(self.tenants.insert(id, tenant).is_none(), "id used twice");

@@ -494,7 +494,7 @@ impl Model {
                 params,
                 group: group.into(),
             };
-            machine.add(config).unwrap()
+            machine.add(ns(0), config).unwrap()
         };
         let contexts = (0..CONTEXTS).map(&mut add).collect();
         Self {

@@ -3,7 +3,7 @@
 
 use crate::card::{Card, Monitor};
 use crate::cgroup::{self, Paths};
-use crate::format::{or_dash, table};
+use crate::format::{or_dash, table, time};
 use crate::trouble::{Out, Result};
 use crate::view::{CardView, ContextView};
 use fermata::{user_of_group, Error, Group, GroupOf};
@@ -41,6 +41,8 @@ struct Row {
     contexts: u32,
     running: u32,
     waiting: u32,
+    /// For how long the context that has been idle longest has had no job that wants a slot.
+    idle_ns: Option<u64>,
     /// Percent of one slot that it has had in the interval.
     run_percent: Option<f64>,
     run_ns: Option<u64>,
@@ -180,6 +182,7 @@ impl Row {
         self.contexts += 1;
         self.running += u32::from(context.state == "running");
         self.waiting += u32::from(context.state == "queued");
+        self.idle_ns = self.idle_ns.max(context.idle_ns());
     }
 
     fn set(&mut self, group: &Group) {
@@ -201,6 +204,7 @@ impl Row {
             self.contexts.to_string(),
             self.running.to_string(),
             self.waiting.to_string(),
+            or_dash(self.idle_ns.map(time)),
             or_dash(self.run_percent.map(|percent| format!("{percent:.1}"))),
             or_dash(self.registered.map(registered)),
             match &self.group_path {
@@ -218,6 +222,7 @@ fn text_of(card: &str, answer: &Answer) -> String {
         ">CONTEXTS",
         ">RUN",
         ">WAIT",
+        ">IDLE",
         ">RUN%",
         "SET",
         "GROUP",
@@ -279,7 +284,7 @@ mod tests {
         };
         let text = text_of("fermata0", &answer(vec![unknown]));
         let cells: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(cells, ["-", "-", "2", "0", "0", "-", "-", "47"]);
+        assert_eq!(cells, ["-", "-", "2", "0", "0", "-", "-", "-", "47"]);
         assert!(text.contains("CAP_SYS_ADMIN"));
         assert!(text_of("fermata0", &answer(vec![])).contains("no group"));
         let nasty = Row {

@@ -268,8 +268,8 @@ const GROUP_WIDTH: usize = 30;
 
 fn contexts(contexts: &[ContextView]) -> String {
     let titles = [
-        ">CONTEXT", "STATE", "ENGINE", ">SLOT", ">RUN", ">WAIT", ">SLICES", "GROUP", ">PID",
-        "COMMAND",
+        ">CONTEXT", "STATE", "ENGINE", ">SLOT", ">RUN", ">WAIT", ">IDLE", ">SLICES", "GROUP",
+        ">PID", "COMMAND",
     ];
     let row = |context: &ContextView| {
         vec![
@@ -279,6 +279,7 @@ fn contexts(contexts: &[ContextView]) -> String {
             or_dash(context.slot),
             or_dash(context.run_ns.map(time)),
             or_dash(context.wait_ns.map(time)),
+            or_dash(context.idle_ns().map(time)),
             or_dash(context.slices),
             context.group_name(GROUP_WIDTH),
             or_dash(context.pid),

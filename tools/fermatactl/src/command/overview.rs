@@ -12,6 +12,9 @@ use serde::Serialize;
 const GROUP_WIDTH: usize = 16;
 /// Waiting contexts that are shown of a card even if the screen is too small.
 const WAITING_MIN: usize = 2;
+/// Contexts that have been idle for less are not shown, and no more contexts than these.
+const IDLE_NS: u64 = 60_000_000_000;
+const IDLE_MAX: usize = 3;
 const FOOT: &str = "`fermatactl list` shows all, `top` is live, `--help` names the commands.";
 
 #[derive(Serialize)]
@@ -56,7 +59,7 @@ struct Part {
     head: Vec<String>,
     /// The title of the contexts that wait, and a line for each.
     waiting: Vec<String>,
-    /// The last lines: jobs that may hang.
+    /// The last lines: contexts that are idle for long, and jobs that may hang.
     notes: Vec<String>,
 }
 
@@ -64,7 +67,7 @@ impl Part {
     fn of(card: &CardView) -> Self {
         let mut head = vec![title(card)];
         head.extend(slots(card));
-        let mut notes = Vec::new();
+        let mut notes = idle(card);
         let suspects: Vec<_> = why::suspects(card).collect();
         let names = suspects.iter().map(why::Suspect::text);
         notes.extend(names.map(|name| format!("  {name}.")));
@@ -201,6 +204,32 @@ fn waiting(card: &CardView) -> Vec<String> {
     lines_of(&titles, rows.collect())
 }
 
+/// Returns a line for each of the contexts that have been idle longest. Held ones are among those
+/// that wait.
+fn idle(card: &CardView) -> Vec<String> {
+    let mut idle: Vec<_> = card
+        .contexts
+        .iter()
+        .filter(|context| context.state != "held" && context.idle_ns() >= Some(IDLE_NS))
+        .collect();
+    idle.sort_by_key(|context| std::cmp::Reverse(context.idle_ns()));
+    let rows = idle.iter().take(IDLE_MAX).map(|context| {
+        vec![
+            context.context.to_string(),
+            or_dash(context.idle_ns().map(time)),
+            context.group_name(GROUP_WIDTH),
+            context.state_text(),
+            or_dash(context.command_text()),
+        ]
+    });
+    let titles = [">IDLE", ">FOR", "GROUP", "STATE", "COMMAND"];
+    let mut lines = lines_of(&titles, rows.collect());
+    if let Some(more) = idle.len().checked_sub(IDLE_MAX).filter(|more| *more > 0) {
+        lines.push(format!("  {more} more are idle: `fermatactl list`."));
+    }
+    lines
+}
+
 /// Returns the lines of a table; none if it has no rows.
 fn lines_of(titles: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
     if rows.is_empty() {
@@ -286,6 +315,28 @@ mod tests {
         assert!(lines[5].contains("65537") && lines[5].contains("reason cap"));
         assert!(lines[6].contains("65538") && lines[6].contains("reason turn"));
         assert_eq!(lines.len(), 8);
+    }
+
+    #[test]
+    fn contexts_that_are_idle_for_long_are_shown() {
+        let mut card = card(6);
+        for (context, (state, ns)) in card.contexts[1..].iter_mut().zip([
+            ("done", IDLE_NS),
+            ("done", IDLE_NS - 1),
+            ("empty", 2 * IDLE_NS),
+            ("held", 3 * IDLE_NS),
+            ("queued", 4 * IDLE_NS),
+        ]) {
+            (context.state, context.state_ns) = (state, Some(ns));
+        }
+        let shown = idle(&card);
+        assert!(shown[0].starts_with("   IDLE"), "{shown:?}");
+        assert!(shown[1].contains("65539") && shown[1].contains("2m00s"));
+        assert!(shown[2].contains("65537") && shown.len() == 3, "{shown:?}");
+        for context in &mut card.contexts {
+            (context.state, context.state_ns) = ("done", Some(IDLE_NS));
+        }
+        assert!(idle(&card)[4].starts_with("  3 more are idle"));
     }
 
     #[test]

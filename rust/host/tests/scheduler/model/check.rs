@@ -223,6 +223,12 @@ impl World {
                 tenant.queued_at = None;
             }
         }
+        let wants_slot = matches!(stats.state, JobState::Queued | JobState::Running);
+        let rests_since = tenant.rests_since.take().unwrap_or(self.now);
+        if !wants_slot {
+            assert_eq!(stats.lasted.as_ns(), self.now - rests_since);
+            tenant.rests_since = Some(rests_since);
+        }
         let ended = self.ended.contains(&(ctx, tenant.job));
         assert_eq!(
             ended,

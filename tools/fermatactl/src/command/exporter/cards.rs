@@ -4,6 +4,7 @@
 
 use super::pages::{Buckets, Labels};
 use crate::card::{read_lines, Figures, Monitor};
+use crate::view::is_idle;
 use fermata::{lower_bound, EngineId, BUCKETS};
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,6 +41,8 @@ pub(super) struct Group {
     pub(super) run_ns: u64,
     /// How many contexts are in each state.
     pub(super) states: BTreeMap<String, u64>,
+    /// For how long the context that has been idle longest has had no job that wants a slot.
+    pub(super) idle_ns: u64,
 }
 
 impl Card {
@@ -109,6 +112,9 @@ fn groups(monitor: &Monitor) -> BTreeMap<u64, Group> {
         group.run_ns = group.run_ns.max(context.of("group_run_ns"));
         let state = context.text("state").unwrap_or_default();
         *group.states.entry(state.into()).or_default() += 1;
+        if is_idle(state) {
+            group.idle_ns = group.idle_ns.max(context.of("state_ns"));
+        }
     }
     groups
 }
@@ -245,7 +251,9 @@ mod tests {
             "slot=1 engine=4c494e4b-4544-4c49-5354-000000000001 state=vacant starts=2  \n\
             slot=0 engine=00000000-0000-0000-0000-000000000002 state=running starts=3  \n\
             context=65536 group=9 state=queued group_run_ns=5  \n        \n\
-            context=65538 group=9 state=running group_run_ns=7  \n\
+            context=65538 group=9 state=running group_run_ns=7 state_ns=9  \n\
+            context=65540 group=9 state=done group_run_ns=7 state_ns=4  \n\
+            context=65541 group=9 state=held group_run_ns=7 state_ns=3  \n\
             context=65539 group=1 state=queued group_run_ns=1  \n";
         let histograms = "slot=1 histogram=gap count=6 sum_ns=99 0=1 19=2 20=2 127=1   \n\
             slot=7 histogram=gap count=1 sum_ns=1 0=1  \n";
@@ -282,7 +290,8 @@ mod tests {
         assert_eq!(gap.below.last(), Some(&(1 << 36, 5)));
         let group = &card.groups[&9];
         assert_eq!((card.groups.len(), group.run_ns), (2, 7));
-        assert_eq!(group.states["running"], 1);
+        assert_eq!((group.states["running"], group.idle_ns), (1, 4));
+        assert_eq!(card.groups[&1].idle_ns, 0);
     }
 
     fn text(path: &str) -> String {

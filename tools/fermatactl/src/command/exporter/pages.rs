@@ -60,6 +60,11 @@ const GROUP_RUN: Description = counter(
     "Time on slots that contexts of the group have had, closed ones and registered groups below \
      included.",
 );
+const GROUP_IDLE: Description = gauge(
+    "fermata_group_idle_seconds",
+    "For how long the context of the group that has been idle longest has had no job that wants a \
+     slot; 0: none is idle.",
+);
 const GROUP_CONTEXTS: Description = gauge(
     "fermata_group_contexts",
     "Contexts of the group that are in this state.",
@@ -302,6 +307,10 @@ fn write_groups(page: &mut Page, cards: &[&Card], paths: &HashMap<u64, String>) 
         .iter()
         .map(|(labels, group)| (labels.clone(), Value::Time(group.run_ns)));
     page.add(&GROUP_RUN, runs);
+    let idle = groups
+        .iter()
+        .map(|(labels, group)| (labels.clone(), Value::Time(group.idle_ns)));
+    page.add(&GROUP_IDLE, idle);
     let contexts = groups.iter().flat_map(|(labels, group)| {
         CONTEXT_STATES.map(|state| {
             let count = group.states.get(state).copied().unwrap_or(0);
@@ -548,6 +557,7 @@ mod tests {
         let group = Group {
             run_ns: 1_250_000_000,
             states: [("queued".into(), 2)].into(),
+            idle_ns: 60_500_000_000,
         };
         Card {
             name: "fermata0".into(),
@@ -589,6 +599,7 @@ mod tests {
             &format!("fermata_slot_gap_seconds_bucket{{{slot},le=\"0.000001024\"}} 1"),
             &format!("fermata_slot_gap_seconds_sum{{{slot}}} 3"),
             &format!("fermata_group_run_seconds_total{{{group}}} 1.25"),
+            &format!("fermata_group_idle_seconds{{{group}}} 60.5"),
             &format!("fermata_group_contexts{{{group},state=\"queued\"}} 2"),
             &format!("fermata_group_contexts{{{group},state=\"held\"}} 0"),
         ] {
