@@ -85,9 +85,10 @@ make_tools() {
 	remove_tree "$dest"
 	mkdir -p "$dest/apt/lists/partial" "$dest/apt/archives/partial" "$dest/root"
 	apt=$(realpath "$dest/apt")
-	# The archive that this machine's own apt uses.
+	# The archive that this machine's own apt uses, also if its lists have not been downloaded. Nothing is written to apt's cache.
 	# shellcheck disable=SC2016 # a field of apt
-	mirror=${FERMATA_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/*$' || true)}
+	mirror=${FERMATA_MIRROR:-$(apt-get -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= indextargets --no-release-info \
+		--format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/*$' || true)}
 	[ -n "$mirror" ] || die "this machine's apt names no archive of Debian: name one in FERMATA_MIRROR"
 	echo "deb [arch=amd64 signed-by=$KEYS] $mirror $SUITE main" >"$apt/sources.list"
 	: >"$apt/status"
