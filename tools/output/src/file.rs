@@ -4,8 +4,9 @@
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, IntoInnerError, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
@@ -43,6 +44,15 @@ impl NewFile {
         let file = NamedTempFile::new_in(parent)?;
         incomplete.push(std::path::absolute(file.path())?);
         Ok(Self(Form::New(BufWriter::new(file), path.into(), folder)))
+    }
+
+    /// Lets all users read the file, whatever the umask is.
+    pub fn readable(self) -> io::Result<Self> {
+        if let Form::New(to, ..) = &self.0 {
+            let file = to.get_ref().as_file();
+            file.set_permissions(Permissions::from_mode(0o644))?;
+        }
+        Ok(self)
     }
 
     /// Writes the whole contents, and completes the file.
@@ -116,7 +126,7 @@ pub fn end_on_signals() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{symlink, PermissionsExt as _};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_file_appears_when_it_is_complete_or_not_at_all() {

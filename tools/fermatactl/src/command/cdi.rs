@@ -7,11 +7,11 @@ use crate::card::{self, Node};
 use crate::node::Presence;
 use crate::trouble::{Out, Result, Trouble};
 use clap::Subcommand;
+use fermata_output::file::NewFile;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fs::{self, Permissions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// The first version with supplementary groups.
@@ -188,17 +188,7 @@ impl Written<'_> {
 /// end in .json or .yaml.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     check_kind(file)?;
-    let folder = file.parent().filter(|folder| *folder != Path::new(""));
-    let mut new = tempfile::Builder::new()
-        .prefix(".fermata-")
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    new.write_all(text.as_bytes())?;
-    // Runtimes of users read it too, whatever the umask is.
-    new.as_file()
-        .set_permissions(Permissions::from_mode(0o644))?;
-    new.as_file().sync_all()?;
-    new.persist(file)?;
-    Ok(())
+    NewFile::create(file)?.readable()?.fill(text.as_bytes())
 }
 
 fn remove(file: &Path) -> io::Result<()> {
