@@ -5,12 +5,12 @@
 use crate::settings::JobTerms;
 use anyhow::{ensure, Context as _, Result};
 use fermata::{Context, Error, GroupSettings};
-use fermata_output::complain;
+use fermata_output::{complain, file::NewFile};
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -106,12 +106,9 @@ impl Card {
     /// Writes the file of a job in one step: an incomplete file would be read by the prologs of all
     /// later jobs.
     fn store(&self, job: u32, member: &Member) -> Result<()> {
-        let (path, new) = (self.path(job), self.folder.join("new"));
+        let path = self.path(job);
         let text = serde_json::to_vec(member)?;
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(MODE);
-        let written = file.open(&new).and_then(|mut new| new.write_all(&text));
-        let stored = written.and_then(|()| fs::rename(&new, &path));
+        let stored = NewFile::create(&path).and_then(|new| new.fill(&text));
         stored.with_context(|| path.display().to_string())
     }
 
@@ -188,9 +185,6 @@ impl Card {
     }
 }
 
-/// The mode of files, which are for root only: whoever opens a lock can hold it for ever.
-const MODE: u32 = 0o600;
-
 /// Makes a folder that only its owner can open, or takes a folder away from all others.
 fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new()
@@ -200,10 +194,11 @@ fn make_private(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
-/// Takes a lock, for which it waits until the time limit.
+/// Takes a lock, for which it waits until the time limit. The lock is for root only: whoever opens it
+/// can hold it for ever.
 fn lock(path: &Path, limit: Duration) -> Result<File> {
     let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(false).mode(MODE);
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path)?;
     let begin = Instant::now();
     loop {
@@ -339,7 +334,7 @@ mod tests {
         let whole = fs::read(card.path(1)).unwrap();
         fs::write(card.path(2), &whole[..whole.len() / 2]).unwrap();
         fs::write(card.path(3), "").unwrap();
-        fs::write(card.folder.join("new"), &whole).unwrap();
+        fs::write(card.folder.join(".tmp"), &whole).unwrap();
         card.store(4, &member(Path::new("/nowhere"))).unwrap();
         let members = card.members().unwrap();
         assert_eq!(members.len(), 1);
@@ -355,16 +350,6 @@ mod tests {
         assert_eq!(card.leave(2, 8).unwrap(), None);
         assert!(!card.path(2).exists());
         assert_eq!(card.leave(2, 8).unwrap(), None);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_leaves_the_one_before() {
-        let folder = tempfile::tempdir().unwrap();
-        let card = card(folder.path());
-        card.store(1, &member(folder.path())).unwrap();
-        fs::create_dir(card.folder.join("new")).unwrap();
-        card.store(1, &member(Path::new("/nowhere"))).unwrap_err();
-        assert_eq!(card.members().unwrap().len(), 1);
     }
 
     fn of(shares: &[(u32, u32)]) -> Vec<u32> {
