@@ -9,7 +9,7 @@ use crate::trouble::{Out, Result, Trouble};
 use crate::value;
 use crate::view::CardView;
 use fermata_output::file::NewFile;
-use fermata_output::text::{printable, printable_lines};
+use fermata_output::text::printable;
 use fermata_timeline::chrome::{self, Layer};
 use fermata_timeline::driver::{self, Line, Reader};
 use fermata_timeline::svg;
@@ -372,7 +372,7 @@ fn name_engines(number: u32, trace: &mut driver::Trace) {
 
 impl Record {
     /// Parses data, which may begin and end within a line. Returns the complete lines, without
-    /// anything that a terminal acts on.
+    /// anything that a terminal acts on. A line end in a command is none, but is escaped.
     fn take(&mut self, read: &[u8]) -> String {
         self.rest.extend_from_slice(read);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
@@ -381,9 +381,13 @@ impl Record {
         let rest = self.rest.split_off(end + 1);
         let lines = std::mem::replace(&mut self.rest, rest);
         let lines = String::from_utf8_lossy(&lines);
-        let unread = lines.lines().filter(|line| self.take_line(line).is_err());
-        self.unread += unread.count() as u64;
-        printable_lines(&lines)
+        let mut shown = String::new();
+        for line in lines.lines() {
+            self.unread += u64::from(self.take_line(line).is_err());
+            shown += &printable(line);
+            shown += if is_whole(line) { "\n" } else { "\\n" };
+        }
+        shown
     }
 
     fn take_line(&mut self, line: &str) -> anyhow::Result<()> {
@@ -403,6 +407,16 @@ impl Record {
             }
         }
         self.cards.entry(card).or_default().take(&event)
+    }
+}
+
+/// Returns whether a line ends at the line end of the kernel. A command, which has 15 bytes, is too
+/// short to pass for such a line.
+fn is_whole(line: &str) -> bool {
+    match driver::parse(line) {
+        Ok(Line::Event(event)) => event.card().is_ok(),
+        Ok(Line::Lost(_)) => true,
+        Ok(Line::Other) | Err(_) => false,
     }
 }
 
@@ -581,11 +595,28 @@ mod tests {
         let mut record = Record::default();
         let good = ": fermata_x-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=1 \
              pid=0 resume=0 why=turn\n";
-        let bad = "a-1 x: fermata_start: card=fermata2\na-1 [0] 1.0: fermata_start: card=\u{9b}\n";
+        let bad = "a-1 [0] 1.0: fermata_stop: card=fermata0\n";
         let lines = record.take([bad, good, bad].concat().as_bytes());
-        assert_eq!((record.events, record.unread), (1, 4));
-        let shown = bad.replace('\u{9b}', "\\x9b");
-        assert_eq!(lines, [&shown, good, &shown].concat());
+        assert_eq!((record.events, record.unread), (3, 2));
+        assert_eq!(lines, [bad, good, bad].concat());
+    }
+
+    #[test]
+    fn a_line_end_in_a_command_makes_no_line() {
+        let mut record = Record::default();
+        let event = "-1 [000] d..1. 1.000010: fermata_start: card=fermata2 slot=0 ctx=1 pid=0 resume=0 why=turn\n";
+        let heads = ["a\n#", "1.0: fermata_:\n", "\u{9b}\n\n"];
+        let lost = "CPU:1 [LOST 5 EVENTS]\n";
+        let text: String = heads.map(|head| format!("  {head}{event}{lost}")).concat();
+        // The data may end behind a line end of a command.
+        let shown: String = text
+            .split_inclusive('\n')
+            .map(|part| record.take(part.as_bytes()))
+            .collect();
+        let heads = ["a\\n#", "1.0: fermata_:\\n", "\\x9b\\n\\n"];
+        let expected = heads.map(|head| format!("  {head}{event}{lost}"));
+        assert_eq!(shown, expected.concat());
+        assert_eq!((record.events, record.unread), (3, 1));
     }
 
     fn trace(words: &[&str]) -> Trace {
