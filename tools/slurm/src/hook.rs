@@ -149,14 +149,11 @@ impl Hook {
 
     /// Gives a job its share of its cards.
     fn register(&self, job: &OfJob, settings: &Settings, share: &JobShare) -> Result<()> {
-        if share.shards.is_empty() {
-            return Ok(());
-        }
         let (id, cards) = (job.id, Allowed::all()?);
         ensure!(
             cards.len() == share.shards.len(),
-            "job {id} has parts of {} cards, and can open {}: {:?}: compare gres.conf with the cards, and \
-             set ConstrainDevices=yes in cgroup.conf",
+            "job {id} has parts of {} cards, and can open {}: {:?}: compare gres.conf with the cards \
+             (Type=fermata), and set ConstrainDevices=yes in cgroup.conf",
             share.shards.len(),
             cards.len(),
             cards.iter().map(|card| &card.device).collect::<Vec<_>>()

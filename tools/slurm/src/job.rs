@@ -126,22 +126,21 @@ impl Job {
     }
 }
 
+/// The type of the cards in gres.conf. A node may have GPUs of other types.
+const TYPE: &str = "fermata";
+
 /// Parses texts such as `shard:fermata:2(2/8,0/8)` and `gpu:fermata:1(IDX:0)`: numbers of cards, or
 /// shards of each card.
 fn shards_of(detail: &str, all: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for gres in split_outside(detail) {
         let (name, rest) = gres.split_once(':').unwrap_or((gres, ""));
-        let inner = rest
-            .split_once('(')
-            .and_then(|(_, inner)| inner.strip_suffix(')'));
+        let (count, inner) = rest.split_once('(').unwrap_or((rest, ""));
+        let (kind, count) = count.rsplit_once(':').unwrap_or((TYPE, count));
         match name {
-            "gpu" => {
-                let count = rest.split('(').next().unwrap_or("");
-                let count = count.rsplit(':').next().unwrap_or("").parse()?;
-                found.extend(std::iter::repeat_n(all, count));
-            }
-            "shard" => {
+            "gpu" if kind == TYPE => found.extend(std::iter::repeat_n(all, count.parse()?)),
+            "shard" if kind == TYPE => {
+                let inner = inner.strip_suffix(')');
                 let inner = inner.context("no shards of cards in parentheses")?;
                 for part in inner.split(',') {
                     let number = part.split('/').next().unwrap_or("");
@@ -368,6 +367,12 @@ mod tests {
         assert_eq!(of("shard:fermata:9(8/8,1/8)"), [8, 1]);
         assert_eq!(of("gpu:fermata:2(IDX:0-1)"), [8, 8]);
         assert_eq!(of("gpu:1(IDX:0),license:3"), [8]);
+        // GPUs of other types are none of ours.
+        assert_eq!(of("gpu:other:2(IDX:0-1)"), [0; 0]);
+        assert_eq!(
+            of("gpu:other:1(IDX:2),shard:fermata:1(1/8),shard:other:x"),
+            [1]
+        );
         assert_eq!(of(""), [0; 0]);
         assert!(shards_of("shard:2", 8).is_err());
         assert!(shards_of("gpu:fermata:x(IDX:0)", 8).is_err());
