@@ -488,6 +488,8 @@ fn copy(from: &OwnedFd, stopped: &OwnedFd, mut to: impl Write) -> std::io::Resul
 const IMAGE: &str = "image-";
 /// The names of images that are not complete.
 const NEW: &str = "new-";
+/// The link to the complete image, as earlier versions left it.
+const LINK: &str = "current";
 
 /// The images of one task of a job.
 struct Images {
@@ -511,7 +513,27 @@ impl Images {
             "{}: belongs to another user, or is open to others: give another --directory",
             folder.display()
         );
-        Ok(Self { folder })
+        let images = Self { folder };
+        let adopted = images.adopt();
+        adopted.with_context(|| {
+            let folder = images.folder.display();
+            format!("the image of an earlier version, {folder}/{LINK}: if the program is to start over, remove {folder}")
+        })?;
+        Ok(images)
+    }
+
+    /// Makes the image to which an earlier version has left a link the last one.
+    fn adopt(&self) -> Result<()> {
+        let link = self.folder.join(LINK);
+        let image = match fs::read_link(&link) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            image => image?,
+        };
+        // Otherwise the image was adopted, but the link was not removed.
+        if self.current()?.is_none() {
+            fs::rename(self.folder.join(image), self.next(IMAGE)?)?;
+        }
+        Ok(fs::remove_file(&link)?)
     }
 
     /// Returns the entries with these names, and a number for each.
@@ -700,6 +722,32 @@ mod tests {
         assert_eq!(text(), "second");
         images.leave(End::Exited(1));
         assert!(!top.path().join("job").exists());
+    }
+
+    #[test]
+    fn the_image_of_an_earlier_version_counts() {
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("job");
+        let open = || Images::open(folder.clone());
+        open().unwrap();
+        let link = || symlink("1", folder.join(LINK)).unwrap();
+        link();
+        // Starting the program anew would lose what was saved.
+        let error = format!("{:#}", open().err().unwrap());
+        let remedy = format!("remove {}: ", folder.display());
+        assert!(error.contains(&remedy), "{error}");
+        fs::create_dir(folder.join("1")).unwrap();
+        fs::write(folder.join("1/text"), "saved").unwrap();
+        let text = || {
+            let image = open().unwrap().current().unwrap().unwrap();
+            fs::read_to_string(image.join("text")).unwrap()
+        };
+        assert_eq!(text(), "saved");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        // The wrapper was killed before it removed the link.
+        link();
+        assert_eq!(text(), "saved");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[test]
