@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Compiles the interfaces of the kubelet, which vm/fermatavm/kubernetes.py fetches.
 
+#![allow(clippy::print_stdout, reason = "cargo reads the lines")]
+
 use std::path::PathBuf;
 
 const VARIABLE: &str = "FERMATA_PROTOS";

@@ -11,6 +11,7 @@ mod slice;
 mod socket;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fermata_output::complain;
 use slice::Capacity;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ enum Command {
 
 /// Writes a line to the log.
 fn say(words: &str) {
-    eprintln!("fermata-kubernetes: {words}");
+    complain!("fermata-kubernetes: {words}");
 }
 
 fn main() -> ExitCode {

@@ -9,6 +9,7 @@ use fermata_kubernetes::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Device, Empty,
     ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };
+use fermata_output::say;
 use serde::Deserialize as _;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -289,9 +290,12 @@ async fn ratio(card: &Card, heavy: &mut Pod, light: &mut Pod) -> Result<()> {
     let of_heavy = (after.0 .0 - before.0 .0, after.0 .1 - before.0 .1);
     let of_light = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
     let ratio = of_heavy.1 as f64 / of_light.1 as f64;
-    println!(
+    say!(
         "# {} and {} slices, {} : {} ns = {ratio:.3}",
-        of_heavy.0, of_light.0, of_heavy.1, of_light.1
+        of_heavy.0,
+        of_light.0,
+        of_heavy.1,
+        of_light.1
     );
     ensure!(
         (ratio / 9.0 - 1.0).abs() <= 0.01,

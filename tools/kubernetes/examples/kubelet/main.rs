@@ -9,6 +9,7 @@ mod dra;
 
 use anyhow::{ensure, Context as _, Result};
 use fermata::{Context, Group, GroupSettings};
+use fermata_output::{complain, say};
 use rustix::process::{kill_process, Pid, Signal};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -40,9 +41,9 @@ impl Points {
     fn point(&mut self, name: &str, done: Result<()>) {
         self.number += 1;
         match done {
-            Ok(()) => println!("ok {} {name}", self.number),
+            Ok(()) => say!("ok {} {name}", self.number),
             Err(error) => {
-                println!("not ok {} {name}\n# {error:#}", self.number);
+                say!("not ok {} {name}\n# {error:#}", self.number);
                 self.failed = true;
             }
         }
@@ -52,24 +53,24 @@ impl Points {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let Some(program) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: kubelet PROGRAM");
+        complain!("usage: kubelet PROGRAM");
         return ExitCode::FAILURE;
     };
     let mut points = Points {
         number: 0,
         failed: false,
     };
-    println!("TAP version 13");
+    say!("TAP version 13");
     // The last test leaves a card with a slot out of use.
     let done = match dra::test(&program, &mut points).await {
         Ok(()) => deviceplugin::test(&program, &mut points).await,
         failed => failed,
     };
     if let Err(error) = done {
-        println!("Bail out! {error:#}");
+        say!("Bail out! {error:#}");
         return ExitCode::FAILURE;
     }
-    println!("1..{}", points.number);
+    say!("1..{}", points.number);
     ExitCode::from(u8::from(points.failed))
 }
 
@@ -237,7 +238,7 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for line in fs::read_to_string(&self.log).unwrap_or_default().lines() {
-            println!("# {line}");
+            say!("# {line}");
         }
     }
 }
