@@ -130,8 +130,14 @@ impl Hook {
     fn ask(&self, of: &OfJob, settings: &Settings, tries: u32) -> Result<JobShare> {
         let ask = || -> Result<JobShare> {
             let job = Job::ask(&self.programs, of.id)?;
+            let mut shards = job.shards(&of.node, settings.shards, &[])?;
+            // Some may be of GPUs of other types.
+            if shards.len() != Allowed::all()?.len() {
+                let gpus = job::gpus_of(&self.programs, &of.node)?;
+                shards = job.shards(&of.node, settings.shards, &gpus)?;
+            }
             Ok(JobShare {
-                shards: job.shards(&of.node, settings.shards)?,
+                shards,
                 terms: settings.terms(&job.account, &job.qos),
             })
         };

@@ -109,14 +109,15 @@ impl Job {
     }
 
     /// Returns how many shards the job has of each card of a node, in the order of the cards,
-    /// leaving out cards of which it has none. A whole card counts as `all` shards.
-    pub(crate) fn shards(&self, node: &str, all: u32) -> Result<Vec<u32>> {
+    /// leaving out cards of which it has none. A whole card counts as `all` shards. Slurm tells no
+    /// type of shards: `gpus` has for each GPU of the node whether it is a card, as far as known.
+    pub(crate) fn shards(&self, node: &str, all: u32, gpus: &[bool]) -> Result<Vec<u32>> {
         let resources = self.resources.as_ref();
         let nodes = resources.map_or(&[][..], |resources| &resources.nodes.allocation);
         let index = nodes.iter().position(|one| one.name == node);
         let index = index.with_context(|| format!("the job is not on node {node}"))?;
         let detail = self.gres_detail.get(index).map_or("", String::as_str);
-        shards_of(detail, all).with_context(|| format!("gres \"{detail}\""))
+        shards_of(detail, all, gpus).with_context(|| format!("gres \"{detail}\""))
     }
 
     /// Returns the number of the job's nodes.
@@ -129,28 +130,63 @@ impl Job {
 /// The type of the cards in gres.conf. A node may have GPUs of other types.
 const TYPE: &str = "fermata";
 
-/// Parses texts such as `shard:fermata:2(2/8,0/8)` and `gpu:fermata:1(IDX:0)`: numbers of cards, or
-/// shards of each card.
-fn shards_of(detail: &str, all: u32) -> Result<Vec<u32>> {
+/// Parses texts such as `shard:2(2/8,0/8)` and `gpu:fermata:1(IDX:0)`: numbers of cards, or shards
+/// of each GPU.
+fn shards_of(detail: &str, all: u32, gpus: &[bool]) -> Result<Vec<u32>> {
     let mut found = Vec::new();
-    for gres in split_outside(detail) {
-        let (name, rest) = gres.split_once(':').unwrap_or((gres, ""));
-        let (count, inner) = rest.split_once('(').unwrap_or((rest, ""));
-        let (kind, count) = count.rsplit_once(':').unwrap_or((TYPE, count));
+    for (name, kind, count, inner) in split_outside(detail).into_iter().map(parts) {
         match name {
-            "gpu" if kind == TYPE => found.extend(std::iter::repeat_n(all, count.parse()?)),
-            "shard" if kind == TYPE => {
+            _ if kind != TYPE => {}
+            "gpu" => found.extend(std::iter::repeat_n(all, count.parse()?)),
+            "shard" => {
                 let inner = inner.strip_suffix(')');
                 let inner = inner.context("no shards of cards in parentheses")?;
-                for part in inner.split(',') {
-                    let number = part.split('/').next().unwrap_or("");
-                    found.extend(Some(number.parse()?).filter(|&number: &u32| number > 0));
+                for (index, part) in inner.split(',').enumerate() {
+                    let number = part.split('/').next().unwrap_or("").parse()?;
+                    let is_card = gpus.get(index).copied().unwrap_or(true);
+                    found.extend(Some(number).filter(|&number: &u32| is_card && number > 0));
                 }
             }
             _ => {}
         }
     }
     Ok(found)
+}
+
+/// Returns for each GPU of a node, in the order of their numbers, whether it is a card.
+pub(crate) fn gpus_of(programs: &Programs, node: &str) -> Result<Vec<bool>> {
+    let text = programs.control(&["show", "node", node, "--json"])?;
+    parse_gpus(&text).with_context(|| format!("scontrol show node {node} --json"))
+}
+
+/// Parses an answer about a node, whose GPUs are in texts such as `gpu:other:1,gpu:fermata:2(S:0)`.
+fn parse_gpus(text: &[u8]) -> Result<Vec<bool>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        nodes: [Gres; 1],
+    }
+    #[derive(Deserialize)]
+    struct Gres {
+        gres: String,
+    }
+    let Answer {
+        nodes: [Gres { gres }],
+    } = serde_json::from_slice(text)?;
+    let mut gpus = Vec::new();
+    for (name, kind, count, _) in split_outside(&gres).into_iter().map(parts) {
+        if name == "gpu" {
+            gpus.extend(std::iter::repeat_n(kind == TYPE, count.parse()?));
+        }
+    }
+    Ok(gpus)
+}
+
+/// Returns the name, the type, the number, and what is in parentheses.
+fn parts(gres: &str) -> (&str, &str, &str, &str) {
+    let (name, rest) = gres.split_once(':').unwrap_or((gres, ""));
+    let (count, inner) = rest.split_once('(').unwrap_or((rest, ""));
+    let (kind, count) = count.rsplit_once(':').unwrap_or((TYPE, count));
+    (name, kind, count, inner)
 }
 
 /// Splits at commas that are not in parentheses.
@@ -361,21 +397,29 @@ mod tests {
 
     #[test]
     fn shards_are_those_of_each_card() {
-        let of = |detail| shards_of(detail, 8).unwrap();
+        let of = |detail| shards_of(detail, 8, &[]).unwrap();
         assert_eq!(of("shard:fermata:2(2/8,0/8)"), [2]);
         assert_eq!(of("shard:2(0/8,2/8)"), [2]);
         assert_eq!(of("shard:fermata:9(8/8,1/8)"), [8, 1]);
         assert_eq!(of("gpu:fermata:2(IDX:0-1)"), [8, 8]);
         assert_eq!(of("gpu:1(IDX:0),license:3"), [8]);
-        // GPUs of other types are none of ours.
-        assert_eq!(of("gpu:other:2(IDX:0-1)"), [0; 0]);
-        assert_eq!(
-            of("gpu:other:1(IDX:2),shard:fermata:1(1/8),shard:other:x"),
-            [1]
-        );
         assert_eq!(of(""), [0; 0]);
-        assert!(shards_of("shard:2", 8).is_err());
-        assert!(shards_of("gpu:fermata:x(IDX:0)", 8).is_err());
+        assert!(shards_of("shard:2", 8, &[]).is_err());
+        assert!(shards_of("gpu:fermata:x(IDX:0)", 8, &[]).is_err());
+    }
+
+    #[test]
+    fn gpus_of_other_types_are_no_cards() {
+        // As scontrol of Slurm 24.11 answers.
+        let node =
+            r#"{"nodes": [{"name": "n1", "gres": "gpu:other:1,gpu:fermata:2(S:0),shard:24"}]}"#;
+        let gpus = parse_gpus(node.as_bytes()).unwrap();
+        assert_eq!(gpus, [false, true, true]);
+        let of = |detail| shards_of(detail, 8, &gpus).unwrap();
+        assert_eq!(of("gpu:fermata:0(IDX:),gpu:other:1(IDX:0)"), [0; 0]);
+        assert_eq!(of("gpu:other:1(IDX:0),gpu:fermata:1(IDX:1)"), [8]);
+        assert_eq!(of("shard:1(1/8,0/8,0/8)"), [0; 0]);
+        assert_eq!(of("shard:1(0/8,0/8,1/8)"), [1]);
     }
 
     #[test]
