@@ -80,7 +80,8 @@ pub(crate) struct Grant {
     pub(crate) device: String,
     pub(crate) request: String,
     pub(crate) share_id: Option<String>,
-    settings: Settings,
+    /// None for the access of an administrator, which takes nothing of the card.
+    settings: Option<Settings>,
 }
 
 /// A claim, restricted to the devices of the driver on this node.
@@ -128,6 +129,22 @@ fn grant(
     configs: &[DeviceAllocationConfiguration],
     capacity: Capacity,
 ) -> Result<Grant> {
+    let has_share = result.admin_access != Some(true);
+    let settings = has_share.then(|| settings(result, configs, capacity));
+    Ok(Grant {
+        device: result.device.clone(),
+        request: result.request.clone(),
+        share_id: result.share_id.clone(),
+        settings: settings.transpose()?,
+    })
+}
+
+/// Reads the share that a result is of.
+fn settings(
+    result: &DeviceRequestAllocationResult,
+    configs: &[DeviceAllocationConfiguration],
+    capacity: Capacity,
+) -> Result<Settings> {
     let consumed = |name: &str, whole: u64| match &result.consumed_capacity {
         Some(consumed) => consumed
             .get(name)
@@ -140,7 +157,7 @@ fn grant(
     let weight = u32::try_from(weight)
         .ok()
         .filter(|weight| (1..=GroupSettings::MAX_WEIGHT).contains(weight));
-    let settings = Settings {
+    Ok(Settings {
         weight: weight.with_context(|| {
             format!(
                 "{shares} shares have no weight of 1 to {}",
@@ -151,12 +168,6 @@ fn grant(
         priority: config.priority,
         latency_critical: config.latency_critical.unwrap_or(false),
         cap: config.cap.unwrap_or(0),
-    };
-    Ok(Grant {
-        device: result.device.clone(),
-        request: result.request.clone(),
-        share_id: result.share_id.clone(),
-        settings,
     })
 }
 
@@ -239,7 +250,9 @@ pub(crate) fn of_pod<'a>(
     let own = claims.filter(|claim| claim.pods.contains(pod));
     for (claim, grant) in own.flat_map(|claim| claim.grants.iter().map(move |grant| (claim, grant)))
     {
-        let (one, users) = (grant.settings, claim.pods.len() as u64);
+        let (Some(one), users) = (grant.settings, claim.pods.len() as u64) else {
+            continue;
+        };
         let part = Settings {
             weight: (u64::from(one.weight) / users).max(1) as u32,
             bytes: (one.bytes / users).max(1),
@@ -356,6 +369,18 @@ mod tests {
             ),
             (1000, 1 << 30)
         );
+    }
+
+    #[test]
+    fn access_of_an_administrator_takes_no_share() {
+        let mut admin = result("r", "card", json!(null));
+        admin["adminAccess"] = true.into();
+        let plain = result("s", "card", json!({"shares": "2", "arenaMemory": "4Ki"}));
+        let claim = read(json!([admin.clone()]), json!([]), &["p"]).unwrap();
+        assert_eq!(claim.grants[0].device, "card");
+        assert!(of_pod([&claim].into_iter(), "p").is_empty());
+        let both = read(json!([admin, plain]), json!([]), &["p"]).unwrap();
+        assert_eq!(settings(&both, "p", "card").weight, 200);
     }
 
     #[test]
