@@ -155,6 +155,10 @@ impl Hook {
 
     /// Gives a job its share of its cards.
     fn register(&self, job: &OfJob, settings: &Settings, share: &JobShare) -> Result<()> {
+        // The job has only GPUs of other types, or has been cancelled in the meantime.
+        if share.shards.is_empty() {
+            return Ok(());
+        }
         let (id, cards) = (job.id, Allowed::all()?);
         ensure!(
             cards.len() == share.shards.len(),
