@@ -94,6 +94,7 @@ class Checks(unittest.TestCase):
 
     def test_time_is_kept_for_a_second_run(self):
         budget = rest.Budget([], 10)
+        budget.scale = 1
         step = mock.Mock(left_out=None, minutes=9, debug=False, judges=False)
         self.assertIsNone(budget.why_not(step))
         budget.reserve(120)
