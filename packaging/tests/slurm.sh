@@ -23,7 +23,7 @@ prepare() {
 	hostname fermata
 	ip link set lo up
 	ip address add 10.99.0.1/32 dev lo
-	echo "10.99.0.1 fermata n1 n2" >>/etc/hosts
+	echo "10.99.0.1 fermata n1 n2 n3" >>/etc/hosts
 	cp /fermata/packaging/slurm/*.conf /fermata/packaging/slurm/fermata.toml /etc/slurm/
 	install -m 755 /fermata/packaging/slurm/fermata-prolog /fermata/packaging/slurm/fermata-epilog /etc/slurm/
 	chmod 600 /etc/slurm/slurmdbd.conf
@@ -80,7 +80,7 @@ start_node() {
 		exec slurmd -N "$node"' start_node "$@"
 }
 start_slurm() {
-	start_accounting && slurmctld && start_node n1 /dev/fermata0 && start_node n2 /dev/fermata1 /dev/fermata2 && wait_until nodes_are idle && return
+	start_accounting && slurmctld && start_node n1 /dev/fermata0 && start_node n2 /dev/fermata1 /dev/fermata2 && { [ -z "$OTHERS" ] || start_node n3 $OTHERS; } && wait_until nodes_are idle && return
 	sinfo; tail -n 20 $LOG/*.log
 	return 1
 }
