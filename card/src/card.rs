@@ -93,6 +93,28 @@ fn is_the_last(left: &AtomicU64) -> bool {
 }
 
 impl Host {
+    /// Returns what a card without power has.
+    pub(crate) fn new(irq: IrqKind, recorder: Recorder) -> Self {
+        Self {
+            recorder,
+            memory: DmaSpace::default(),
+            irqs: Irqs::default(),
+            relay: Tables::default(),
+            clock: Clock::default(),
+            irq,
+            bus_master: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            dead_in: AtomicU64::new(0),
+            dead_in_writes: AtomicU64::new(0),
+            losses: Losses::default(),
+        }
+    }
+
+    /// Lets the card make DMA and send interrupts, or not. Returns whether that is a change.
+    pub(crate) fn set_bus_master(&self, on: bool) -> bool {
+        self.bus_master.swap(on, Ordering::AcqRel) != on
+    }
+
     /// Returns whether the card can interrupt at all.
     pub fn has_irqs(&self) -> bool {
         self.irq != IrqKind::None
@@ -169,19 +191,7 @@ impl Card {
         recorder.record(What::Card {
             config: config.clone(),
         });
-        let host = Arc::new(Host {
-            recorder,
-            memory: DmaSpace::default(),
-            irqs: Irqs::default(),
-            relay: Tables::default(),
-            clock: Clock::default(),
-            irq: config.irq,
-            bus_master: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
-            dead_in: AtomicU64::new(0),
-            dead_in_writes: AtomicU64::new(0),
-            losses: Losses::default(),
-        });
+        let host = Arc::new(Host::new(config.irq, recorder));
         assert_eq!(config.slots.len(), makers.len());
         let slots = config.slots.iter().zip(makers).enumerate();
         let slots: Vec<_> = slots
@@ -383,7 +393,7 @@ impl Card {
     }
 
     pub(crate) fn set_bus_master(&self, on: bool) {
-        if self.host.bus_master.swap(on, Ordering::AcqRel) != on {
+        if self.host.set_bus_master(on) {
             self.recorder().record(What::Master { on });
             if !on {
                 self.slots.iter().for_each(|slot| slot.quiesce());
@@ -403,7 +413,7 @@ impl Card {
         self.host.relay.clear();
         self.reset_beyond.store(0, Ordering::Release);
         *self.pci() = ConfigSpace::new(&self.config);
-        self.host.bus_master.store(false, Ordering::Release);
+        self.host.set_bus_master(false);
         self.recorder().record(What::DeviceReset);
     }
 

@@ -2,8 +2,8 @@
 //! The control connection (docs/emulated-card.md): for each line of text that comes in, one line of
 //! text goes out. The card's side, and a client's.
 
-use crate::card::Card;
 use crate::config::parse_number;
+use crate::device::Device;
 use crate::event::{Range, What};
 use crate::log::Judge;
 use crate::misbehave::FaultCommand;
@@ -241,7 +241,7 @@ fn on_or_off(words: &mut Words<'_>) -> Result<bool, String> {
 
 /// Answers requests.
 pub struct ControlServer {
-    card: Arc<Card>,
+    card: Arc<dyn Device>,
     quit: Box<dyn Fn() + Send + Sync>,
     /// Quitting was requested. It follows the answer, because the process must live to send it.
     quits: AtomicBool,
@@ -249,7 +249,7 @@ pub struct ControlServer {
 
 impl ControlServer {
     /// Makes a server that calls `quit` for the verb of that name.
-    pub fn new(card: Arc<Card>, quit: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new(card: Arc<dyn Device>, quit: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             card,
             quit: Box::new(quit),
@@ -292,7 +292,7 @@ impl ControlServer {
         let line = line.trim();
         let id = line.split_ascii_whitespace().next()?;
         Some(
-            match Request::parse(&line[id.len()..], self.card.slots().len())
+            match Request::parse(&line[id.len()..], self.card.config().slots.len())
                 .and_then(|r| self.perform(r))
             {
                 Ok(text) if text.is_empty() => format!("{id} ok"),
@@ -304,7 +304,7 @@ impl ControlServer {
 
     fn perform(&self, request: Request) -> Result<String, String> {
         let card = &self.card;
-        let recorder = card.recorder();
+        let recorder = &card.host().recorder;
         Ok(match request {
             Request::Ping => {
                 let config = card.config();
@@ -318,21 +318,16 @@ impl ControlServer {
             Request::Set { slot, pairs } => {
                 let pairs: Vec<_> = pairs.iter().map(|(k, v)| (k.as_str(), *v)).collect();
                 for slot in self.slots(slot) {
-                    card.slots()[slot].set(&pairs)?;
+                    card.set(slot, &pairs)?;
                 }
                 String::new()
             }
             Request::Fault { slot, command } => {
-                self.slots(slot).for_each(|slot| card.fault(slot, command));
+                self.slots(slot)
+                    .try_for_each(|slot| card.fault(slot, command))?;
                 String::new()
             }
-            Request::State { slot } => {
-                let (dead, lost) = (u8::from(card.host().is_dead()), card.host().lost_reads());
-                format!(
-                    "{} dead={dead} lost_reads={lost}",
-                    card.slots()[slot].describe()
-                )
-            }
+            Request::State { slot } => card.state(slot)?,
             Request::Tell(what) => {
                 recorder.record(what);
                 String::new()
@@ -354,12 +349,12 @@ impl ControlServer {
     /// Asks the judge, once everything that slots do in one step is recorded: a record in memory
     /// may tell a client of a run that the log does not contain yet.
     fn ask(&self, question: impl FnOnce(&Judge) -> String + Send + 'static) -> String {
-        self.card.slots().iter().for_each(|slot| slot.settle());
-        self.card.recorder().ask(question)
+        self.card.settle();
+        self.card.host().recorder.ask(question)
     }
 
     fn slots(&self, slot: Option<usize>) -> std::ops::Range<usize> {
-        slot.map_or(0..self.card.slots().len(), |s| s..s + 1)
+        slot.map_or(0..self.card.config().slots.len(), |s| s..s + 1)
     }
 }
 

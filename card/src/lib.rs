@@ -7,6 +7,7 @@ pub mod card;
 pub mod checker;
 pub mod config;
 pub mod control;
+pub mod device;
 pub mod dma;
 pub mod engine;
 pub mod event;

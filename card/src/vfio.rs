@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The vfio-user server: QEMU's docs/interop/vfio-user over a UNIX socket.
 
-use crate::card::Card;
 use crate::config::IrqKind;
+use crate::device::Device;
 use crate::dma::Remote;
 use crate::event::What;
 use crate::pci::{CONFIG_SIZE, VECTORS};
@@ -57,7 +57,7 @@ pub fn remove_socket(path: &Path) -> io::Result<()> {
 
 /// Serves a card to one client after another.
 pub struct Server {
-    card: Arc<Card>,
+    card: Arc<dyn Device>,
     listener: UnixListener,
     client: Mutex<Option<UnixStream>>,
     stopping: AtomicBool,
@@ -65,7 +65,7 @@ pub struct Server {
 
 impl Server {
     /// Returns a server on a listening socket.
-    pub fn new(card: Arc<Card>, listener: UnixListener) -> Self {
+    pub fn new(card: Arc<dyn Device>, listener: UnixListener) -> Self {
         Self {
             card,
             listener,
@@ -186,7 +186,7 @@ impl Server {
             .host()
             .memory
             .map(iova, size, flags & MAP_WRITE != 0, backing)?;
-        self.card.recorder().record(What::Map {
+        self.card.host().recorder.record(What::Map {
             iova,
             len: size,
             gpa: offset,
@@ -206,7 +206,10 @@ impl Server {
         } else {
             self.card.unmap(iova, size);
         }
-        self.card.recorder().record(What::Unmap { iova, len: size });
+        self.card
+            .host()
+            .recorder
+            .record(What::Unmap { iova, len: size });
         Ok(body[..24].to_vec())
     }
 
