@@ -51,6 +51,7 @@ pub enum Kind {
     /// the end; until then `EarlyLoad` applies.
     RecordMissing,
     EarlyLoad,
+    BadCall,
 }
 
 impl Kind {
@@ -188,6 +189,7 @@ impl Checker {
                 }
             }
             What::Import { token, hash } => self.snapshots.import(*token, *hash),
+            What::BadCall { text } => self.violate(Kind::BadCall, text.clone()),
             What::Imports { on } => self.snapshots.any = *on,
             What::ClearViolations => {
                 self.counts.clear();

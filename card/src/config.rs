@@ -138,7 +138,7 @@ impl Settings {
             EngineKind::Membench | EngineKind::Queue => 200,
             EngineKind::Sha256 | EngineKind::Blockmix => 100,
             EngineKind::Riscv => 10,
-            EngineKind::CounterUp | EngineKind::CounterDown => 1,
+            EngineKind::CounterUp | EngineKind::CounterDown | EngineKind::Foreign => 1,
         };
         Self {
             speed,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The seam between what computes and how others reach it: the vfio-user server and the control
-//! connection see a [`Device`].
+//! connection see a [`Device`], which is the emulated [`Card`] or a [foreign](crate::foreign) one.
 
 use crate::card::{Card, Host};
 use crate::config::CardConfig;

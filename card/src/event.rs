@@ -193,6 +193,10 @@ pub enum What {
     Read { off: u64, len: u64, val: u64 },
     /// A read of a register was lost on its way to the card (a misbehaviour).
     LostRead { off: u64 },
+    /// A foreign card did not answer the read before.
+    Unanswered { off: u64 },
+    /// The library of a foreign card did what its interface does not allow.
+    BadCall { text: String },
     /// A register was written.
     Write { off: u64, len: u64, val: u64 },
     /// RESET took effect in a slot. `aborted`: its engine was at work.

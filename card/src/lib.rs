@@ -11,6 +11,7 @@ pub mod device;
 pub mod dma;
 pub mod engine;
 pub mod event;
+pub mod foreign;
 pub mod ledger;
 pub mod log;
 pub mod misbehave;

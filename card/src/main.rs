@@ -8,11 +8,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fermata_card::card::Card;
 use fermata_card::config::{CardConfig, IrqKind, Profile, RETIRED};
 use fermata_card::control::ControlServer;
+use fermata_card::device::Device;
 use fermata_card::engine::EngineKind;
 use fermata_card::event::What;
+#[cfg(not(target_feature = "crt-static"))]
+use fermata_card::foreign::{library, Foreign, Make};
 use fermata_card::log::{replay, Judge, Recorder};
 use fermata_card::vfio::{remove_socket, Server};
+use fermata_command_line::OfParser;
 use fermata_output::{complain, say};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixListener;
@@ -21,7 +26,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 #[derive(Parser)]
-#[command(version, about, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "fermata-card",
+    version,
+    about,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -36,6 +46,8 @@ enum Command {
         /// The log of a card
         log: PathBuf,
     },
+    #[command(flatten)]
+    OfParser(OfParser),
 }
 
 /// Serve an emulated card; exit 1 when its checker has found violations
@@ -73,6 +85,12 @@ struct Serve {
     /// Settings: slot=N|all,key=value[,key=value]...
     #[arg(long)]
     set: Vec<String>,
+    /// A library that is the card in place of the emulated one (fermata-card.h)
+    #[arg(long, value_name = "LIBRARY", conflicts_with_all = ["slots", "ats"])]
+    foreign: Option<PathBuf>,
+    /// What the library of --foreign gets to know
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "foreign")]
+    argument: CString,
 }
 
 /// Returns the parser of profiles. It accepts the retired name, and prints the new name on the
@@ -91,6 +109,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.serve) {
         (Some(Command::Check { log }), _) => check(&log),
+        (Some(Command::OfParser(command)), _) => command.run::<Cli>().map(|()| ExitCode::SUCCESS),
         (None, Some(args)) => serve(&args),
         (None, None) => Err(anyhow!(
             "--socket, --control and --log are needed, or check LOG"
@@ -124,20 +143,63 @@ fn listen(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).with_context(|| path.display().to_string())
 }
 
+type Stop = Box<dyn FnOnce()>;
+
+impl Serve {
+    /// Makes the card, and a function that ends its threads.
+    fn card(&self, recorder: &Recorder) -> Result<(Arc<dyn Device>, Stop)> {
+        if let Some(library) = &self.foreign {
+            let card = self.foreign_card(library, recorder);
+            return card.map_err(|error| anyhow!("{}: {error}", library.display()));
+        }
+        let mut config =
+            CardConfig::new(self.profile, self.irq, &self.slots).map_err(|e| anyhow!(e))?;
+        config.ats = self.ats;
+        for text in &self.set {
+            config
+                .apply(text)
+                .map_err(|e| anyhow!("--set {text}: {e}"))?;
+        }
+        let card = Card::new(config, recorder.clone());
+        Ok((card.clone(), Box::new(move || card.stop())))
+    }
+
+    #[cfg(not(target_feature = "crt-static"))]
+    fn foreign_card(
+        &self,
+        path: &Path,
+        recorder: &Recorder,
+    ) -> Result<(Arc<dyn Device>, Stop), String> {
+        let make = Make {
+            profile: self.profile,
+            irq: self.irq,
+            settings: self.set.clone(),
+            argument: self.argument.clone(),
+        };
+        let card = Foreign::start(library::load(path)?, make, recorder.clone())?;
+        Ok((card.clone(), Box::new(move || card.stop())))
+    }
+
+    #[cfg(target_feature = "crt-static")]
+    fn foreign_card(
+        &self,
+        _path: &Path,
+        _recorder: &Recorder,
+    ) -> Result<(Arc<dyn Device>, Stop), String> {
+        Err(
+            "a program that is linked statically cannot load it: use the fermata-card that \
+             `make libraries` builds"
+                .into(),
+        )
+    }
+}
+
 fn serve(args: &Serve) -> Result<ExitCode> {
     // Sockets and the log are for the user only.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let mut config =
-        CardConfig::new(args.profile, args.irq, &args.slots).map_err(|e| anyhow!(e))?;
-    config.ats = args.ats;
-    for text in &args.set {
-        config
-            .apply(text)
-            .map_err(|e| anyhow!("--set {text}: {e}"))?;
-    }
     let log = File::create(&args.log).with_context(|| args.log.display().to_string())?;
     let (recorder, writer) = Recorder::start(Box::new(BufWriter::with_capacity(1 << 18, log)));
-    let card = Card::new(config, recorder.clone());
+    let (card, stop) = args.card(&recorder)?;
     if args.imports {
         recorder.record(What::Imports { on: true });
     }
@@ -149,7 +211,7 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     std::thread::spawn(move || commands.serve(&control));
     say!("ready");
     let end = server.run(|error| complain!("vfio-user client lost: {error}"));
-    card.stop();
+    stop();
     let last = recorder.ask(|judge| violation(judge).unwrap_or_default());
     recorder.stop();
     let _ = writer.join();

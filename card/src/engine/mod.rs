@@ -171,6 +171,9 @@ pub enum EngineKind {
     /// Four bits that count down.
     #[value(name = "counter_down")]
     CounterDown,
+    /// Any other, of a [foreign](crate::foreign) card.
+    #[value(skip)]
+    Foreign,
 }
 
 impl EngineKind {
@@ -185,6 +188,7 @@ impl EngineKind {
             Self::Riscv => "riscv",
             Self::CounterUp => "counter_up",
             Self::CounterDown => "counter_down",
+            Self::Foreign => "foreign",
         }
     }
 
@@ -199,6 +203,7 @@ impl EngineKind {
             Self::Riscv => (0x5249_5343_562d_5256, 0x3332_0000_0000_0005),
             Self::CounterUp => (0x434f_554e_5445_5255, 7),
             Self::CounterDown => (0x434f_554e_5445_5244, 8),
+            Self::Foreign => (0, 0),
         }
     }
 
@@ -231,6 +236,7 @@ impl EngineKind {
             }
             Self::Sha256 | Self::CounterUp | Self::CounterDown => &[0x30, 0x38, 0x40, TAG],
             Self::Blockmix => &[0x30, 0x38, 0x40, 0x48, TAG, 0x60],
+            Self::Foreign => &[],
         }
     }
 
@@ -238,6 +244,7 @@ impl EngineKind {
     pub fn kept(self) -> &'static [u16] {
         match self {
             Self::Membench => &[TAG, 0x58],
+            Self::Foreign => &[],
             _ => &[TAG],
         }
     }
@@ -245,7 +252,11 @@ impl EngineKind {
     /// Returns the least number of units that a step works on.
     pub fn quantum(self) -> u64 {
         match self {
-            Self::Linkedlist | Self::Riscv | Self::CounterUp | Self::CounterDown => 1,
+            Self::Linkedlist
+            | Self::Riscv
+            | Self::CounterUp
+            | Self::CounterDown
+            | Self::Foreign => 1,
             Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 64,
         }
     }
@@ -254,7 +265,7 @@ impl EngineKind {
     pub fn chunk(self) -> u64 {
         match self {
             Self::Linkedlist => 256,
-            Self::CounterUp | Self::CounterDown => 1024,
+            Self::CounterUp | Self::CounterDown | Self::Foreign => 1024,
             Self::Riscv => 8192,
             Self::Membench | Self::Sha256 | Self::Blockmix | Self::Queue => 16384,
         }
@@ -279,6 +290,7 @@ impl EngineKind {
             Self::Riscv => Box::new(riscv::Riscv::new(regs)),
             Self::CounterUp => Box::new(counter::Counter::new(Way::Up, regs)),
             Self::CounterDown => Box::new(counter::Counter::new(Way::Down, regs)),
+            Self::Foreign => unreachable!("a foreign engine is not emulated"),
         }
     }
 
@@ -297,6 +309,7 @@ impl EngineKind {
             Self::Riscv => Box::new(riscv::Riscv::resume(regs, state)),
             Self::CounterUp => Box::new(counter::Counter::resume(Way::Up, regs, &mut state)),
             Self::CounterDown => Box::new(counter::Counter::resume(Way::Down, regs, &mut state)),
+            Self::Foreign => unreachable!("a foreign engine is not emulated"),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod common;
 mod empty;
+mod foreign;
 mod frames;
 mod jobs;
 mod misbehave;

@@ -215,3 +215,21 @@ fn bad_arguments_are_told() {
         assert!(!output.stderr.is_empty());
     }
 }
+
+#[test]
+fn a_static_program_says_that_it_cannot_load_a_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let tried = command(dir.path(), &["--foreign", "/nowhere.so"])
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(tried.status.code(), Some(2));
+    let told = String::from_utf8(tried.stderr).unwrap();
+    assert!(told.starts_with("fermata-card: /nowhere.so: "), "{told}");
+    let is_static = cfg!(target_feature = "crt-static");
+    assert_eq!(
+        told.contains("`make libraries` builds"),
+        is_static,
+        "{told}"
+    );
+}
