@@ -79,7 +79,7 @@ def vfio_user(socket):
 class Card:
     """A card server: a process that QEMU (vfio-user) and the guest (control port) talk to."""
 
-    def __init__(self, index, spec, out, run, program):
+    def __init__(self, index, spec, out, run, programs):
         options = dict(item.split("=", 1) for item in spec.split(",") if item)
         self.port, self.function = options.pop("port", None), options.pop("function", None)
         profile = options.pop("profile", "irq")
@@ -88,13 +88,17 @@ class Card:
             profile = "irq"
         irq = options.pop("irq", "none" if profile == "base" else "msix")
         slots = options.pop("slots", "linkedlist+membench+sha256")
-        self.program = Path(options.pop("program", program))
+        foreign = options.pop("foreign", None)
+        self.program = Path(options.pop("program", programs.foreign_card if foreign else programs.card))
+        what = ["--slots", slots.replace("+", ",")]
+        if foreign:
+            what = ["--foreign", foreign, "--argument", options.pop("argument", "").replace("+", ",")]
         switches = [f"--{name}" for name in ("ats", "imports") if options.pop(name, None)]
         self.index, self.out = index, out
         self.socket, self.control = f"{run}/card{index}.sock", f"{run}/card{index}.ctl"
         self.log = out / f"card{index}.log"
         self.cmd = [self.program, "--socket", self.socket, "--control", self.control, "--log", self.log]
-        self.cmd += ["--profile", profile, "--irq", irq, "--slots", slots.replace("+", ","), *switches]
+        self.cmd += ["--profile", profile, "--irq", irq, *what, *switches]
         for key, value in options.items():
             if not re.match(r"\d+\.", key):
                 die(f"--card: no such option: {key}")
@@ -288,7 +292,7 @@ class Vm:
         """Return the status, or None if the machine's first process has not started by the time `begins`, or the machine ended before
         that process started."""
         opt, out = self.options, self.out
-        self.cards = [Card(i, spec, out, self.tmp, profile_of(opt).card) for i, spec in enumerate(opt.card)]
+        self.cards = [Card(i, spec, out, self.tmp, profile_of(opt)) for i, spec in enumerate(opt.card)]
         for card in self.cards:
             card.start()
         self.host = host.Host(self.tmp, self.cards)
@@ -514,7 +518,8 @@ def parser():
         " port=switch to put it behind a port of one switch, or function=N to make it a function of one device, so that cards"
         " share an IOMMU group,"
         " ats=1 for the capability of address translation services, imports=1 to accept states that the card has not saved,"
-        " program=PATH for another server. May be given several times",
+        " foreign=LIBRARY,argument=TEXT for the card of a library in place of the emulated one (docs/porting.md; + in TEXT becomes a"
+        " comma), program=PATH for another server. May be given several times",
     )  # fmt: skip
     add("--shell", action="store_true", help="an interactive shell instead of a command")
     add("--memory", default="1G", type=gib_limited, help="up to 2G (default 1G)")
@@ -587,6 +592,8 @@ def prepare(options):
         guest.build(kernel, profile_of(options))
     if options.card:
         guest.build_card(profile_of(options))
+    if any("foreign=" in spec for spec in options.card):
+        guest.build_foreign_card(profile_of(options))
     if options.develop:
         guest.build_libraries()
     return kernel, ko

@@ -37,6 +37,7 @@ class Profile:
         self.parts = BUILD / ("guest-release" if release else "guest")
         self.programs = self.parts / "bin"
         self.card = self.built / "fermata-card"
+        self.foreign_card = BUILD / ("foreign-card-release" if release else "foreign-card") / "fermata-card"
         # The whole workspace is built, as `cargo test` builds it: another choice of packages would enable other features of
         # dependencies, and compile them again.
         self.all = [] if release else ["--workspace", "--bins", "--examples"]
@@ -74,6 +75,13 @@ def build_card(profile):
     """Build the card server."""
     with locked(BUILD / ".guest.lock"):
         profile.build("--package", profile.card.name, "--bins") or die("the card server does not build")
+
+
+def build_foreign_card(profile):
+    """Build the card server that loads libraries."""
+    environment = {"LIBRARIES": str(profile.foreign_card.parent), "PROFILE": "release" if profile.release else "dev"}
+    with locked(BUILD / ".guest.lock"):
+        run([TOP / "packaging/libraries", "card"], env=os.environ | environment)
 
 
 def build(kernel, profile):

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from . import boot
+from . import boot, guest
 
 
 class Boots(unittest.TestCase):
@@ -38,9 +38,15 @@ class Boots(unittest.TestCase):
     def test_the_retired_name_of_a_profile(self):
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
-            card = boot.Card(0, "profile=fermata", self.folder, self.folder, "card")
+            card = boot.Card(0, "profile=fermata", self.folder, self.folder, guest.TESTED)
         self.assertEqual(card.cmd[card.cmd.index("--profile") + 1], "irq")
         self.assertEqual(said.getvalue(), "fermata: --card: the profile fermata is now called irq\n")
+
+    def test_a_library_in_place_of_the_emulated_card(self):
+        card = boot.Card(0, "profile=base,foreign=chip.so,argument=a=1+b", self.folder, self.folder, guest.TESTED)
+        self.assertEqual(card.cmd[0], guest.TESTED.foreign_card)
+        self.assertEqual(card.cmd[-4:], ["--foreign", "chip.so", "--argument", "a=1,b"])
+        self.assertNotIn("--slots", card.cmd)
 
 
 if __name__ == "__main__":
