@@ -119,7 +119,7 @@ mod tests {
     /// Options and arguments that are numbers or times: a value outside of the range, and what the
     /// error says about the range. Options whose range depends on the engine are tested in
     /// `command/run/job.rs`.
-    const NUMBERS: [(&str, &str, &str, &str); 47] = [
+    const NUMBERS: [(&str, &str, &str, &str); 50] = [
         ("info", "context", "0 0", "1 to 4294967295"),
         ("stats", "context", "0 0", "1 to 4294967295"),
         ("preempt", "contexts", "0 7 0", "1 to 4294967295"),
@@ -164,6 +164,19 @@ mod tests {
         ("run", "result", "sha256 --result 0x28", "0x30 to 0xff8"),
         ("run", "reg", "sha256 --reg 0x31=0", "0x30 to 0xff8"),
         ("run", "set", "sha256 --set weight=0", "1 to 10000"),
+        ("check-engine", "runs", "sha256 f --runs 0", "1 or more"),
+        (
+            "check-engine",
+            "seed",
+            "sha256 f --seed 18446744073709551616",
+            "in decimal or as 0x",
+        ),
+        (
+            "check-engine",
+            "set",
+            "sha256 f --set weight=0",
+            "1 to 10000",
+        ),
         ("top", "interval", "-i 99ms", "100ms to 1h00m"),
         ("top", "interval", "-i 2h", "100ms to 1h00m"),
         ("top", "count", "--count 0", "1 or more"),

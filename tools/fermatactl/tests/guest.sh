@@ -377,6 +377,10 @@ point "and those of slots" sh -c "su tenant -c 'fermatactl stats 0' | grep -q '[
 chgrp root /sys/class/fermata/fermata0/monitor
 point "no hint for a tenant" says "run it as root" tenant "fermatactl hint 0 $A 5ms"
 point "a job of a tenant's own" tenant "fermatactl run sha256 /etc/passwd"
+printf 'arena 200000\nreg 0x30 @4096\nreg 0x38 190000\nreg 0x40 @0\n' >/tmp/job
+printf 'arena 4096\nreg 0x31 1\n' >/tmp/badjob
+point "a tenant checks an engine" tenant "fermatactl check-engine sha256 /tmp/job --runs 20 --seed 7 >/tmp/checked && grep 'seed 0x7, slots 2' /tmp/checked && grep '20 right, 0 wrong, 0 failed' /tmp/checked"
+point "a wrong line of the job's file is named" says "/tmp/badjob: line 2: registers are at multiples of 8" ctl check-engine sha256 /tmp/badjob
 kill $one $two
 wait $one $two 2>/dev/null
 until ctl list | grep -q ', 0 of'; do sleep 0.1; done

@@ -2,6 +2,7 @@
 //! The commands: arguments and execution.
 
 mod cdi;
+mod check_engine;
 mod control;
 mod dump;
 mod exporter;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     List(info::List),
     Info(info::Info),
     Run(Box<run::Run>),
+    CheckEngine(check_engine::CheckEngine),
     Top(top::Top),
     Set(control::Set),
     Group(control::Group),
@@ -65,6 +67,7 @@ impl Command {
             Self::List(command) => command.run(out)?,
             Self::Info(command) => command.run(out)?,
             Self::Run(command) => command.run(out)?,
+            Self::CheckEngine(command) => command.run(out)?,
             Self::Top(command) => command.run(out)?,
             Self::Set(command) => command.run(out)?,
             Self::Group(command) => command.run(out)?,

@@ -67,7 +67,7 @@ pub(crate) struct Run {
 
 /// An engine by its name or its UUID.
 #[derive(Clone, Copy, Debug)]
-struct Engine(EngineId);
+pub(super) struct Engine(pub(super) EngineId);
 
 impl FromStr for Engine {
     type Err = String;
@@ -80,7 +80,7 @@ impl FromStr for Engine {
     }
 }
 
-fn name_of_engine(engine: EngineId) -> String {
+pub(super) fn name_of_engine(engine: EngineId) -> String {
     engine.name().map_or_else(|| engine.to_string(), Into::into)
 }
 
@@ -106,7 +106,7 @@ impl Run {
         let file = self.file.as_deref().map(read).transpose()?;
         let job = Job::new(self.engine.0, file, &mut options)?;
         let output = self.output.as_deref().map(create).transpose()?;
-        let card = self.card_with_engine()?;
+        let card = card_with(self.engine.0, self.card.as_slice())?;
         let context = &card.file;
         let number = self.set_up(&card)?;
         let arena = context.create_arena(job.arena_length());
@@ -176,28 +176,6 @@ impl Run {
         Ok(Ok(()))
     }
 
-    /// Opens the named card, or the first card with the engine.
-    fn card_with_engine(&self) -> Result<Card> {
-        let mut there = Vec::new();
-        for card in Card::open_all(self.card.as_slice())? {
-            let slots = card.file.slots_of(self.engine.0);
-            if !slots
-                .map_err(|error| card.refused("its slots", Call::SlotInfo, error))?
-                .is_empty()
-            {
-                return Ok(card);
-            }
-            for slot in CardView::of(&card)?.slots {
-                there.push(format!("{}: {}", card.name, slot.engine_name()));
-            }
-        }
-        let engine = name_of_engine(self.engine.0);
-        Err(Trouble::new(
-            format!("no slot has the engine {engine}"),
-            format!("there are {}", there.join(", ")),
-        ))
-    }
-
     fn set_up(&self, card: &Card) -> Result<u32> {
         let context = card.file.setup(self.engine.0, 0);
         context.map_err(|error| card.refused("setting up a context", Call::Setup, error))
@@ -239,6 +217,28 @@ impl Run {
     }
 }
 
+/// Opens the named card, or the first card with the engine.
+pub(super) fn card_with(engine: EngineId, named: &[CardName]) -> Result<Card> {
+    let mut there = Vec::new();
+    for card in Card::open_all(named)? {
+        let slots = card.file.slots_of(engine);
+        if !slots
+            .map_err(|error| card.refused("its slots", Call::SlotInfo, error))?
+            .is_empty()
+        {
+            return Ok(card);
+        }
+        for slot in CardView::of(&card)?.slots {
+            there.push(format!("{}: {}", card.name, slot.engine_name()));
+        }
+    }
+    let engine = name_of_engine(engine);
+    Err(Trouble::new(
+        format!("no slot has the engine {engine}"),
+        format!("there are {}", there.join(", ")),
+    ))
+}
+
 /// Opens the file of --output before the job is run.
 fn create(path: &Path) -> Result<NewFile> {
     let opened = end_on_signals().and_then(|()| NewFile::create(path));
@@ -256,7 +256,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Returns the error for a failed job.
-fn failed(card: &Card, status: &uapi::Status) -> Trouble {
+pub(super) fn failed(card: &Card, status: &uapi::Status) -> Trouble {
     let error = Error::from_errno(status.error as i32);
     let (mut cause, remedy) = advice::explain_failure(error);
     if advice::is_fault(error) {
@@ -309,8 +309,8 @@ struct Options {
     /// Treat a known engine like one named by UUID
     #[arg(long)]
     raw: bool,
-    /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena; may be
-    /// given several times
+    /// by UUID: a register; a VALUE of @OFFSET is the address of that byte of the arena, @OFFSET/64
+    /// that address in lines of 64 bytes; may be given several times
     #[arg(long, value_name = "OFFSET=VALUE")]
     reg: Vec<Register>,
     /// by UUID: a register to be read at the end; may be given several times
@@ -378,7 +378,7 @@ fn first(text: &str) -> Parsed<u64> {
 }
 
 /// Parses the length of an arena, which ends at most at the device address 2^47.
-fn arena(text: &str) -> Parsed<u64> {
+pub(super) fn arena(text: &str) -> Parsed<u64> {
     number_in(text, &(1..=1 << 47))
 }
 
@@ -416,23 +416,43 @@ impl Options {
 
     /// Returns registers for an arena at a device address.
     fn registers(&self, base: u64) -> Vec<(u32, u64)> {
-        let value = |value| match value {
-            Value::Plain(value) => value,
-            Value::InArena(offset) => base.wrapping_add(offset),
-        };
         let registers = self.reg.iter();
         registers
-            .map(|register| (register.offset, value(register.value)))
+            .map(|register| (register.offset, register.value.at(base)))
             .collect()
     }
 }
 
 /// The value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     Plain(u64),
-    /// The device address of a byte of the arena.
-    InArena(u64),
+    /// The device address of a byte of the arena, divided by the second number.
+    InArena(u64, u64),
+}
+
+impl Value {
+    /// Returns the value for an arena at a device address.
+    pub(super) fn at(self, base: u64) -> u64 {
+        match self {
+            Self::Plain(value) => value,
+            Self::InArena(offset, unit) => base.wrapping_add(offset) / unit,
+        }
+    }
+}
+
+impl FromStr for Value {
+    type Err = String;
+
+    fn from_str(text: &str) -> Parsed<Self> {
+        let Some(byte) = text.strip_prefix('@') else {
+            return number(text).map(Self::Plain);
+        };
+        match byte.split_once('/') {
+            None => Ok(Self::InArena(number(byte)?, 1)),
+            Some((byte, unit)) => Ok(Self::InArena(number(byte)?, value::count(unit)?)),
+        }
+    }
 }
 
 /// A register and its value.
@@ -443,7 +463,7 @@ struct Register {
 }
 
 /// Parses the offset of a register that a program may write.
-fn offset(text: &str) -> Parsed<u32> {
+pub(super) fn offset(text: &str) -> Parsed<u32> {
     let offset = number(text)?;
     u32::try_from(offset)
         .ok()
@@ -459,13 +479,9 @@ impl FromStr for Register {
 
     fn from_str(text: &str) -> Parsed<Self> {
         let (at, value) = text.split_once('=').ok_or("not OFFSET=VALUE")?;
-        let value = match value.strip_prefix('@') {
-            Some(byte) => Value::InArena(number(byte)?),
-            None => Value::Plain(number(value)?),
-        };
         Ok(Self {
             offset: offset(at)?,
-            value,
+            value: value.parse()?,
         })
     }
 }
@@ -479,12 +495,22 @@ mod tests {
         let parsed = "0x38=@0x1000".parse();
         let wanted = Register {
             offset: 0x38,
-            value: Value::InArena(0x1000),
+            value: Value::InArena(0x1000, 1),
         };
         assert_eq!(parsed, Ok(wanted));
+        let in_lines: Register = "0x38=@0x1000/64".parse().unwrap();
+        assert_eq!(in_lines.value.at(0x4_0000), 0x41000 / 64);
         assert_eq!("48=7".parse::<Register>().unwrap().offset, 0x30);
         for bad in [
-            "0x30", "0x28=1", "0x1000=1", "0x31=1", "0x30=", "0x30=@", "0x30=-1",
+            "0x30",
+            "0x28=1",
+            "0x1000=1",
+            "0x31=1",
+            "0x30=",
+            "0x30=@",
+            "0x30=-1",
+            "0x30=@0/0",
+            "0x30=7/64",
         ] {
             assert!(bad.parse::<Register>().is_err(), "{bad}");
         }
