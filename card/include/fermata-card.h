@@ -10,8 +10,8 @@
  * Threads: fermata-card makes all calls on one thread, from open() to close(). The library calls the host only on that thread and only
  * during one of these calls, not after close(). It may have threads of its own, which do not call the host.
  *
- * Time: cycles have no fixed length. tick() is called as often as the machine allows; between two ticks accesses are made. A design that
- * needs cycles to answer a read takes them itself, during bar_read().
+ * Time: cycles have no fixed length. tick() is called as often as the machine allows; accesses are made between two ticks, also several
+ * of them without a tick in between. A design that needs cycles to answer a read takes them itself, during bar_read().
  *
  * Nothing that a library answers or asks for stops fermata-card: what is not allowed is refused, and written to the log as "bad_call" (of each
  * kind at most a thousand times until the next reset).

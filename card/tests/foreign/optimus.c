@@ -249,12 +249,16 @@ static void command(struct chip *chip, struct slot *slot, uint64_t value)
 	}
 }
 
+// An access takes more than the cycle in which the old status is still read.
 static uint64_t status(struct slot *slot)
 {
+	int lags = slot->lags;
+
 	static const uint64_t shown[] = { [IDLE] = STATUS_IDLE, [RUN] = STATUS_RUNNING, [RESUME] = STATUS_RUNNING, [SAVE] = STATUS_RUNNING,
 					  [PAUSED] = STATUS_PAUSED, [END] = STATUS_RUNNING, [FINISH] = STATUS_FINISH };
 
-	return slot->lags ? STATUS_IDLE : shown[slot->state];
+	slot->lags = 0;
+	return lags ? STATUS_IDLE : shown[slot->state];
 }
 
 static int read_slot(struct chip *chip, struct slot *slot, unsigned int i, uint64_t offset, uint64_t *value)
@@ -354,7 +358,7 @@ static void chip_bar_write(void *card, uint64_t offset, uint32_t length, uint64_
 const struct fermata_card *fermata_card(void)
 {
 	static const struct fermata_card card = {
-#ifdef WRONG_VERSION
+#ifdef NEWER_VERSION
 		.version = FERMATA_CARD_VERSION + 1,
 #else
 		.version = FERMATA_CARD_VERSION,
