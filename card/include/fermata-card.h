@@ -13,6 +13,8 @@
  * Time: cycles have no fixed length. tick() is called as often as the machine allows; accesses are made between two ticks, also several
  * of them without a tick in between. A design that needs cycles to answer a read takes them itself, during bar_read().
  *
+ * What the library prints on the standard output goes to the error output.
+ *
  * Nothing that a library answers or asks for stops fermata-card: what is not allowed is refused, and written to the log as "bad_call" (of each
  * kind at most a thousand times until the next reset).
  */

@@ -176,6 +176,7 @@ impl Serve {
             settings: self.set.clone(),
             argument: self.argument.clone(),
         };
+        library::print_to_error_output().map_err(|error| error.to_string())?;
         let card = Foreign::start(library::load(path)?, make, recorder.clone())?;
         Ok((card.clone(), Box::new(move || card.stop())))
     }
@@ -199,6 +200,7 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let log = File::create(&args.log).with_context(|| args.log.display().to_string())?;
     let (recorder, writer) = Recorder::start(Box::new(BufWriter::with_capacity(1 << 18, log)));
+    let output = rustix::io::dup(std::io::stdout()).context("standard output")?;
     let (card, stop) = args.card(&recorder)?;
     if args.imports {
         recorder.record(What::Imports { on: true });
@@ -209,7 +211,8 @@ fn serve(args: &Serve) -> Result<ExitCode> {
     let quit = server.clone();
     let commands = ControlServer::new(card.clone(), move || quit.stop());
     std::thread::spawn(move || commands.serve(&control));
-    say!("ready");
+    let _ = rustix::io::write(&output, b"ready\n");
+    drop(output);
     let end = server.run(|error| complain!("vfio-user client lost: {error}"));
     stop();
     let last = recorder.ask(|judge| violation(judge).unwrap_or_default());

@@ -31,6 +31,20 @@ pub fn load(path: &Path) -> Result<Functions, String> {
     unsafe { Functions::of(entry()) }
 }
 
+/// Lets what the library prints go to the error output: who has started this program reads one line
+/// of its output, and a pipe that is full would hold the library up.
+///
+/// # Errors
+///
+/// There is no error output.
+pub fn print_to_error_output() -> std::io::Result<()> {
+    // SAFETY: descriptors only.
+    match unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the text of the last error of the dynamic linker.
 fn last_error() -> String {
     // SAFETY: the text is valid until the thread's next call of the dynamic linker.
