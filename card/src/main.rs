@@ -149,7 +149,7 @@ impl Serve {
     /// Makes the card, and a function that ends its threads.
     fn card(&self, recorder: &Recorder) -> Result<(Arc<dyn Device>, Stop)> {
         if let Some(library) = &self.foreign {
-            let card = self.foreign_card(library, recorder);
+            let card = foreign_card(self, library, recorder);
             return card.map_err(|error| anyhow!("{}: {error}", library.display()));
         }
         let mut config =
@@ -163,36 +163,32 @@ impl Serve {
         let card = Card::new(config, recorder.clone());
         Ok((card.clone(), Box::new(move || card.stop())))
     }
+}
 
-    #[cfg(not(target_feature = "crt-static"))]
-    fn foreign_card(
-        &self,
-        path: &Path,
-        recorder: &Recorder,
-    ) -> Result<(Arc<dyn Device>, Stop), String> {
-        let make = Make {
-            profile: self.profile,
-            irq: self.irq,
-            settings: self.set.clone(),
-            argument: self.argument.clone(),
-        };
-        library::print_to_error_output().map_err(|error| error.to_string())?;
-        let card = Foreign::start(library::load(path)?, make, recorder.clone())?;
-        Ok((card.clone(), Box::new(move || card.stop())))
-    }
+#[cfg(not(target_feature = "crt-static"))]
+fn foreign_card(
+    args: &Serve,
+    path: &Path,
+    recorder: &Recorder,
+) -> Result<(Arc<dyn Device>, Stop), String> {
+    let make = Make {
+        profile: args.profile,
+        irq: args.irq,
+        settings: args.set.clone(),
+        argument: args.argument.clone(),
+    };
+    library::print_to_error_output().map_err(|error| error.to_string())?;
+    let card = Foreign::start(library::load(path)?, make, recorder.clone())?;
+    Ok((card.clone(), Box::new(move || card.stop())))
+}
 
-    #[cfg(target_feature = "crt-static")]
-    fn foreign_card(
-        &self,
-        _path: &Path,
-        _recorder: &Recorder,
-    ) -> Result<(Arc<dyn Device>, Stop), String> {
-        Err(
-            "a program that is linked statically cannot load it: use the fermata-card that \
-             `make libraries` builds"
-                .into(),
-        )
-    }
+#[cfg(target_feature = "crt-static")]
+fn foreign_card(_: &Serve, _: &Path, _: &Recorder) -> Result<(Arc<dyn Device>, Stop), String> {
+    Err(
+        "a program that is linked statically cannot load it: use the fermata-card that `make \
+         libraries` builds"
+            .into(),
+    )
 }
 
 fn serve(args: &Serve) -> Result<ExitCode> {

@@ -246,7 +246,7 @@ fn reads_reach_the_library_and_may_stay_unanswered() {
 }
 
 #[test]
-fn a_library_that_calls_wrongly_is_refused_and_counted() {
+fn bad_call() {
     let rig = Rig::new(Profile::Irq);
     assert_eq!((rig.call(DMA, 0), rig.read(DMA)), (OK, 7));
     assert_eq!(rig.call(DMA, u64::from(u32::MAX)), OK);

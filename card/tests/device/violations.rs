@@ -679,6 +679,7 @@ fn settings_outlive_resets_for_the_checker_too() {
 fn every_kind_has_a_test() {
     let source = concat!(
         include_str!("violations.rs"),
+        include_str!("foreign.rs"),
         include_str!("relay/verdicts.rs")
     );
     for kind in Kind::value_variants() {
