@@ -35,6 +35,11 @@ impl JobState {
         )
     }
 
+    /// Returns whether the job waits for a slot or is on one.
+    pub const fn wants_slot(self) -> bool {
+        matches!(self, Self::Queued | Self::Running)
+    }
+
     /// Returns whether the context needs no slot until its owner asks for more.
     pub const fn wants_nothing(self) -> bool {
         !self.is_live() || matches!(self, Self::Empty)
@@ -124,8 +129,7 @@ pub struct Stats {
 impl Stats {
     /// Returns for how long the context has wanted no slot; `None`: it wants one, or is on one.
     pub fn idle(&self) -> Option<Duration> {
-        let wants_slot = matches!(self.state, JobState::Queued | JobState::Running);
-        (!wants_slot).then_some(self.lasted)
+        (!self.state.wants_slot()).then_some(self.lasted)
     }
 }
 
@@ -240,8 +244,7 @@ pub struct SchedContext {
     pub(super) enabled: bool,
     /// The next member of its gang, in a ring.
     pub(super) gang: Option<ContextIndex>,
-    /// Since when its job waits for a slot, or, if it is not live or held, since when the context
-    /// has wanted no slot.
+    /// When its job was queued; if it wants no slot, since when.
     pub(super) since: Time,
     /// It has a current run, which is charged until `charged_until`.
     pub(super) charging: bool,
@@ -312,7 +315,7 @@ impl SchedContext {
 
     /// Sets the state of a context that wants no slot.
     pub(super) fn rest(&mut self, now: Time, state: JobState) {
-        if matches!(self.state, JobState::Queued | JobState::Running) {
+        if self.state.wants_slot() {
             self.since = now;
         }
         self.state = state;
@@ -336,10 +339,13 @@ impl SchedContext {
     /// Returns the statistics of the context. `has_hold`, `no_slot`, the throttling of its group,
     /// its hint, the reason why it waits and the time of its run are left to the caller.
     pub(super) fn stats(&self, now: Time) -> Stats {
-        let (waited, lasted) = match self.state {
-            JobState::Queued => (now.since(self.since), now.since(self.since)),
-            JobState::Running => (Duration::ZERO, Duration::ZERO),
-            _ => (Duration::ZERO, now.since(self.since)),
+        let lasted = match self.state {
+            JobState::Running => Duration::ZERO,
+            _ => now.since(self.since),
+        };
+        let waited = match self.state {
+            JobState::Queued => lasted,
+            _ => Duration::ZERO,
         };
         Stats {
             state: self.state,
