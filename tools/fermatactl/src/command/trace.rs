@@ -383,15 +383,16 @@ impl Record {
         let lines = String::from_utf8_lossy(&lines);
         let mut shown = String::new();
         for line in lines.lines() {
-            self.unread += u64::from(self.take_line(line).is_err());
+            let parsed = driver::parse(line);
             shown += &printable(line);
-            shown += if is_whole(line) { "\n" } else { "\\n" };
+            shown += if is_whole(&parsed) { "\n" } else { "\\n" };
+            self.unread += u64::from(self.take_line(parsed).is_err());
         }
         shown
     }
 
-    fn take_line(&mut self, line: &str) -> anyhow::Result<()> {
-        let Line::Event(event) = driver::parse(line)? else {
+    fn take_line(&mut self, parsed: anyhow::Result<Line<'_>>) -> anyhow::Result<()> {
+        let Line::Event(event) = parsed? else {
             return Ok(());
         };
         let card = event.card()?;
@@ -412,8 +413,8 @@ impl Record {
 
 /// Returns whether a line ends at the line end of the kernel. A command, which has 15 bytes, is too
 /// short to pass for such a line.
-fn is_whole(line: &str) -> bool {
-    match driver::parse(line) {
+fn is_whole(parsed: &anyhow::Result<Line<'_>>) -> bool {
+    match parsed {
         Ok(Line::Event(event)) => event.card().is_ok(),
         Ok(Line::Lost(_)) => true,
         Ok(Line::Other) | Err(_) => false,
