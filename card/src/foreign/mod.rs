@@ -326,9 +326,10 @@ impl Side {
                     observer.bad_call(format!("bar_read() at {off:#x} returned {answer}"));
                 }
                 let mask = u64::MAX >> (64 - 8 * len);
-                let value = (answer == OK).then_some(value & mask);
-                observer.read(off, len.into(), value);
-                let _ = reply.send(value.unwrap_or(mask));
+                let is_answered = answer == OK;
+                let value = if is_answered { value & mask } else { mask };
+                observer.read(off, len.into(), value, is_answered);
+                let _ = reply.send(value);
             }
             Call::Write(off, len, value) => {
                 self.observer.borrow_mut().write(off, len.into(), value);

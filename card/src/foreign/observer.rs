@@ -70,12 +70,11 @@ impl Observer {
         self.recorder.record(What::DeviceReset);
     }
 
-    /// Handles an answered or unanswered read.
-    pub(super) fn read(&mut self, off: u64, len: u64, answer: Option<u64>) {
+    /// Handles a read, by which the driver gets `val`, and which the card may have left unanswered.
+    pub(super) fn read(&mut self, off: u64, len: u64, val: u64, is_answered: bool) {
         self.flush();
-        let val = answer.unwrap_or(u64::MAX >> (64 - 8 * len.clamp(1, 8)));
         self.recorder.record(What::Read { off, len, val });
-        if answer.is_none() {
+        if !is_answered {
             self.recorder.record(What::Unanswered { off });
             return;
         }
