@@ -88,7 +88,7 @@ struct Serve {
     /// A library that is the card in place of the emulated one (fermata-card.h)
     #[arg(long, value_name = "LIBRARY", conflicts_with_all = ["slots", "ats"])]
     foreign: Option<PathBuf>,
-    /// What the library of --foreign gets to know
+    /// A text that the library of --foreign gets
     #[arg(long, value_name = "TEXT", default_value = "", requires = "foreign")]
     argument: CString,
 }

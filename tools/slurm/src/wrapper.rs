@@ -732,7 +732,7 @@ mod tests {
         open().unwrap();
         let link = || symlink("1", folder.join(LINK)).unwrap();
         link();
-        // Starting the program anew would lose what was saved.
+        // A start from the beginning would lose what was saved.
         let error = format!("{:#}", open().err().unwrap());
         let remedy = format!("remove {}: ", folder.display());
         assert!(error.contains(&remedy), "{error}");
