@@ -68,6 +68,7 @@ void fermata_dma_rmb(void);
 struct page *fermata_pages_alloc(unsigned int order);
 struct page *fermata_contig_alloc(unsigned long count);
 bool fermata_contig_is_charged(unsigned long count);
+u64 fermata_memory_bytes(void);
 void fermata_put_pages(struct page **pages, unsigned long count);
 struct page *fermata_nth_page(struct page *page, unsigned long n);
 ktime_t fermata_monotonic_of_caller(ktime_t time);

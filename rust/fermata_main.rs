@@ -86,8 +86,8 @@ module! {
             description: "Contexts of one group that can be set up on a card, 1 to 65536; 0: a quarter",
         },
         max_pinned_group_mib: u32 {
-            default: 4096,
-            description: "Pinned memory of the contexts of one group on a card in MiB, 0: no limit",
+            default: 0,
+            description: "Pinned memory of the contexts of one group on a card in MiB; 0: a quarter",
         },
         max_arena_mib: u32 {
             default: 1024,

@@ -5,7 +5,7 @@
 use crate::{
     compat::parameter,
     sched::{Duration, Params, PolicyKind, Scheduler},
-    shim::fermata_policy_parameter,
+    shim::{fermata_memory_bytes, fermata_policy_parameter},
     uapi::policy,
 };
 use kernel::prelude::*;
@@ -67,7 +67,7 @@ impl Limits {
                 contexts => contexts.min(CONTEXTS_MAX) as usize,
             },
             pinned: match parameter!(max_pinned_group_mib) {
-                0 => u64::MAX,
+                0 => fermata_memory_bytes() / 4,
                 mib => u64::from(mib) << 20,
             },
             arena: u64::from(parameter!(max_arena_mib).max(1)) << 20,

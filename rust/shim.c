@@ -303,6 +303,12 @@ struct page *fermata_pages_alloc(unsigned int order)
 	return page;
 }
 
+/* Returns how much memory the machine has. */
+u64 fermata_memory_bytes(void)
+{
+	return (u64)totalram_pages() << PAGE_SHIFT;
+}
+
 /*
  * Returns whether @count contiguous pages come from the page allocator, which
  * charges them.

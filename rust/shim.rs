@@ -59,6 +59,7 @@ unsafe extern "C" {
     pub(crate) safe fn fermata_contig_is_charged(count: c_ulong) -> bool;
     pub(crate) safe fn fermata_monotonic_of_caller(time: bindings::ktime_t) -> bindings::ktime_t;
     pub(crate) safe fn fermata_locked_down() -> bool;
+    pub(crate) safe fn fermata_memory_bytes() -> u64;
     pub(crate) safe fn fermata_capable_noaudit(capability: c_int) -> bool;
     pub(crate) safe fn fermata_memlock_limit() -> c_ulong;
     pub(crate) safe fn fermata_policy_parameter() -> *const c_char;

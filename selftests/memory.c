@@ -5,6 +5,7 @@
  */
 #include "kselftest_harness.h"
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include "lib/mem.h"
 #include "lib/sched.h"
@@ -425,6 +426,38 @@ FM_TEST(memcg, defect_17_nobody_is_killed_in_the_machine)
 	fm_ctx_new(&c, FM_LIST, 64 * 1024);
 	fm_job_list(&c, 100, 1000, 5, &e);
 	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
+/* Takes an eighth of the machine's memory twice, and then a little more: 0 if only that is refused. */
+static int take_a_quarter(u64 eighth)
+{
+	struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY };
+	int i;
+
+	if (setrlimit(RLIMIT_MEMLOCK, &none))
+		return 1;
+	fm_drop_privileges();
+	for (i = 0; i < 2; i++)
+		if (arena(set_up(), eighth))
+			return 2;
+	return arena(set_up(), 1 << 20) == -ENOMEM ? 0 : 3;
+}
+
+FM_TEST(memcg, a_user_pins_a_quarter_of_the_memory)
+{
+	u64 eighth = (fm_number_in("/proc/meminfo", "MemTotal:") * 1024 / 8) & -FM_PAGE;
+	struct fermata_card_info info;
+	struct fm_child ch;
+
+	fm_card_info(&info);
+	if (!fm_translated() || eighth > info.max_arena)
+		SKIP(return, "no IOMMU, or an arena cannot be as large as an eighth of the machine's memory");
+	ASSERT_EQ(0, chmod(fm_dev(), 0666));
+	fm_fork(&ch);
+	if (!ch.pid)
+		_exit(take_a_quarter(eighth));
+	EXPECT_EQ(0, WEXITSTATUS(fm_reap(&ch)));
+	ASSERT_EQ(0, chmod(fm_dev(), 0600));
 }
 
 /* Memory that is not charged to a memory cgroup is bounded, for each user and each group. */
