@@ -4,9 +4,10 @@
 
 use crate::{
     compat::DevresBar,
+    monotonic::now,
     regs::{self, Command},
     relay::RESULTS,
-    sched::{self, Order, PreemptGranularity, SlotId, Status},
+    sched::{self, Duration, Order, PreemptGranularity, SlotId, Status, Time},
     write_log::{Control, Write, WriteLog},
 };
 use kernel::{
@@ -18,6 +19,10 @@ use kernel::{
         atomic::{Atomic, Relaxed},
     },
 };
+
+/// How long one section with interrupts off reads application registers of which one gives no
+/// answer. Registers that answer take a microsecond each.
+const UNANSWERED_MAX: Duration = Duration::from_ms(25);
 
 // The scheduler and the register map agree on how many slots a card can have.
 static_assert!(sched::MAX_SLOTS == regs::MAX_SLOTS);
@@ -478,13 +483,22 @@ impl Bar {
         })
     }
 
-    /// Reads the application register of `slot` at `offset`, which the caller has checked.
-    pub(crate) fn read_application(&self, slot: SlotId, offset: u32) -> u64 {
-        with_registers!(self, |io| self.read_twice(
+    /// Reads the application register of `slot` at `offset`, which the caller has checked. `begun`
+    /// is when the caller's section with interrupts off began to read such registers. `EIO`: the
+    /// register gives no answer, and the section has taken [`UNANSWERED_MAX`].
+    ///
+    /// Programs choose the offsets, and a read without an answer lasts for a completion time-out of
+    /// the link, 50 ms on many machines.
+    pub(crate) fn read_application(&self, slot: SlotId, offset: u32, begun: Time) -> Result<u64> {
+        let value = with_registers!(self, |io| self.read_twice(
             format_args!("slot {}, register {offset:#x}", slot.index()),
             || io.try_read64(slot_page(slot) + offset as usize)
         ))
-        .unwrap_or(u64::MAX)
+        .unwrap_or(u64::MAX);
+        if value == u64::MAX && now().since(begun) >= UNANSWERED_MAX {
+            return Err(EIO);
+        }
+        Ok(value)
     }
 
     /// Writes the application register of `slot` at `offset`, which the caller has checked.

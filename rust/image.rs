@@ -7,6 +7,7 @@ use crate::{
     delivery::Delivery,
     measure::ContextMeter,
     measurement,
+    monotonic::now,
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     relay::{ImagePages, Relay, TableEntry, RESULTS},
@@ -268,17 +269,8 @@ impl Image {
         }
     }
 
-    /// Returns a register's value: from the card if the context is on a `slot`, else as captured.
-    /// `EAGAIN`: the value is not available now.
-    pub(crate) fn read(
-        &self,
-        bar: &Bar,
-        slot: Option<SlotId>,
-        register: AppRegister,
-    ) -> Result<u64> {
-        if let Some(slot) = slot {
-            return Ok(bar.read_application(slot, register.offset()));
-        }
+    /// Returns a register's value as captured. `EAGAIN`: there is none.
+    pub(crate) fn captured(&self, register: AppRegister) -> Result<u64> {
         self.results
             .iter()
             .flatten()
@@ -365,13 +357,17 @@ impl Image {
     /// Reads the declared result registers of `slot`. Returns what does not answer, if one of them
     /// cannot be read.
     pub(crate) fn capture(&mut self, bar: &Bar, slot: SlotId) -> Option<Status> {
+        let begun = now();
         for result in self.results.iter_mut().flatten() {
-            let value = bar.read_application(slot, result.register.offset());
-            if value == u64::MAX {
+            let value = bar.read_application(slot, result.register.offset(), begun);
+            if let Ok(u64::MAX) | Err(_) = value {
                 if let Some(silence) = bar.silence(slot) {
                     return Some(silence);
                 }
             }
+            let Ok(value) = value else {
+                return Some(Status::UNANSWERED);
+            };
             result.value = Some(value);
         }
         None

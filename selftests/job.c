@@ -254,6 +254,47 @@ FM_TEST(card, registers_of_a_base_card)
 	EXPECT_EQ(FERMATA_STATE_DONE, fm_state(c.fd));
 }
 
+/*
+ * Each read of an offset that gives no answer lasts for a time-out of the link, with interrupts off.
+ * A program names as many as it can: after the first, it has the error, and its job fails.
+ */
+FM_TEST(card, registers_that_give_no_answer_end_the_job)
+{
+	u32 silent[FERMATA_MAX_RESULTS], i;
+	struct fermata_reg reads[FERMATA_MAX_RESULTS];
+	struct fermata_regs arg = { .size = sizeof(arg), .count = FERMATA_MAX_RESULTS, .regs = (uintptr_t)reads };
+	struct fermata_status end;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u64 before;
+
+	if (!card_base())
+		SKIP(return, "on irq and relay cards each register answers");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_set(c.slot, "unanswered_us=30000");
+	card_speed(c.slot, 1);
+	fm_job_endless(&c);
+	for (i = 0; i < FERMATA_MAX_RESULTS; i++) {
+		silent[i] = 0xf80 + 8 * i;
+		reads[i] = (struct fermata_reg) { .offset = silent[i] };
+	}
+	ASSERT_EQ(0, fm_results(c.fd, silent, FERMATA_MAX_RESULTS));
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	fm_until_state(c.fd, FERMATA_STATE_RUNNING);
+	before = card_counter(c.slot, "reads_unanswered");
+	EXPECT_EQ(-EIO, fm_ioctl(c.fd, FERMATA_IOC_REGS_READ, &arg));
+	EXPECT_EQ(before + 2, card_counter(c.slot, "reads_unanswered"));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_until_state(c.fd, FERMATA_STATE_FAILED);
+	EXPECT_EQ(before + 4, card_counter(c.slot, "reads_unanswered"));
+	fm_status(c.fd, &end);
+	EXPECT_EQ(EPROTO, end.error);
+	card_set(c.slot, "unanswered_us=0");
+	fm_job_list(&c, 100, 5000, 1, &e);
+	ASSERT_GOOD(fm_job_run(&c, &e));
+}
+
 /* On the slot every register can be read, from the card. */
 FM_TEST(job, registers_on_the_slot)
 {

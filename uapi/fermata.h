@@ -533,7 +533,9 @@ struct fermata_reg {
  * and its link may be reset.  EACCES: on a base card, one
  * of the registers is neither a declared result nor was ever written by the context
  * (the module parameter base_read_any lifts this), because an offset at which no
- * register is may give no answer, which is an error of the link.
+ * register is may give no answer, which is an error of the link.  EIO: a register
+ * gives no answer, and reading took more than 25 ms.  If such a register is a declared
+ * result, the job fails (EPROTO) when it leaves its slot.
  * On EFAULT, part of the array may have been written.
  *
  * FERMATA_IOC_REGS_LIST: list the registers that were ever written, in ascending order,

@@ -104,6 +104,9 @@ pub struct Settings {
     /// capabilities say so.
     #[serde(default)]
     pub reset_clears: u64,
+    /// Base: how long the link waits for the answer to a read that is never answered.
+    #[serde(default)]
+    pub unanswered_us: u64,
 }
 
 fn default_linger_us() -> u64 {
@@ -153,6 +156,7 @@ impl Settings {
             frame_save_ns: 0,
             frame_restore_ns: 0,
             reset_clears: 0,
+            unanswered_us: 0,
         }
     }
 
@@ -171,6 +175,7 @@ impl Settings {
             "frame_save_ns" => (&mut self.frame_save_ns, 0..=MAX_FRAME_NS),
             "frame_restore_ns" => (&mut self.frame_restore_ns, 0..=MAX_FRAME_NS),
             "reset_clears" => (&mut self.reset_clears, 0..=1),
+            "unanswered_us" => (&mut self.unanswered_us, 0..=MAX_US),
             _ => return Err(format!("unknown setting {key}")),
         };
         if !range.contains(&value) {

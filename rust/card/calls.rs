@@ -338,6 +338,7 @@ impl Card {
     /// Reads registers of a context: from its slot while it is on one and its state is restored,
     /// else as they were when it left its slot. In pieces, as [`Card::write_registers`]. `EAGAIN`:
     /// the value of a register is not available now. `EACCES`: the context may not read a register.
+    /// `EIO`: a register gives no answer.
     pub(crate) fn read_registers(
         &self,
         ctx: ContextId,
@@ -380,22 +381,38 @@ impl Card {
         if !any && !registers.iter().all(|&(register, _)| image.names(register)) {
             return Err(EACCES);
         }
-        let (mut all_ones, mut unanswered) = (false, false);
+        match slot {
+            Some(slot) => self.read_slot(state, slot, registers),
+            None => registers.iter_mut().try_for_each(|(register, value)| {
+                *value = image.captured(*register)?;
+                Ok(())
+            }),
+        }
+    }
+
+    fn read_slot(
+        &self,
+        state: &mut State,
+        slot: SlotId,
+        registers: &mut [(AppRegister, u64)],
+    ) -> Result {
+        let (mut all_ones, mut answer, begun) = (false, Ok(()), now());
         for (register, value) in registers {
-            *value = image.read(&self.bar, slot, *register)?;
-            if let (Some(slot), u64::MAX) = (slot, *value) {
+            let read = self.bar.read_application(slot, register.offset(), begun);
+            *value = read.unwrap_or(u64::MAX);
+            if *value == u64::MAX {
                 all_ones = true;
-                unanswered = self.bar.silence(slot).is_some();
+                answer = match self.bar.silence(slot) {
+                    Some(_) => Err(EAGAIN),
+                    None => read.map(drop),
+                };
             }
-            if unanswered {
+            if answer.is_err() {
                 break;
             }
         }
-        self.check_alive(state, slot.filter(|_| all_ones))?;
-        match unanswered {
-            true => Err(EAGAIN),
-            false => Ok(()),
-        }
+        self.check_alive(state, all_ones.then_some(slot))?;
+        answer
     }
 }
 

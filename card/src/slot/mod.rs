@@ -130,7 +130,13 @@ impl Slot {
         }
         let late = match reg {
             _ if slot_of_page(off).is_some() && self.is_deaf(&state) => Some(u64::MAX),
-            _ if self.is_base() && is_unanswered(off) => Some(u64::MAX),
+            _ if self.is_base() && is_unanswered(off) => {
+                let waits = state.settings.unanswered_us;
+                drop(state);
+                std::thread::sleep(Duration::from_micros(waits));
+                state = self.lock();
+                Some(u64::MAX)
+            }
             SlotReg::Ctl => state.take_late(t),
             _ => None,
         };
