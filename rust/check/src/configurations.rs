@@ -18,6 +18,7 @@ const PLAIN: Bounds = Bounds {
     first_urgent: false,
     queues: false,
     control: false,
+    holds: false,
     imports: false,
     masks: false,
     access: false,
@@ -131,6 +132,14 @@ pub const QUICK: &[Bounds] = &[
         name: "irq, 1 slot, 2 contexts, queues, control",
         queues: true,
         control: true,
+        ..PLAIN
+    },
+    Bounds {
+        name: "irq, 1 slot, 2 contexts, queues, control, holds",
+        queues: true,
+        control: true,
+        holds: true,
+        depth: Some(12),
         ..PLAIN
     },
     Bounds {
@@ -263,6 +272,14 @@ pub const QUICK: &[Bounds] = &[
         control: true,
         calm: true,
         depth: Some(14),
+        ..RELAY
+    },
+    Bounds {
+        name: "relay, 1 slot, 2 contexts, calm, control, holds",
+        control: true,
+        holds: true,
+        calm: true,
+        depth: Some(11),
         ..RELAY
     },
     Bounds {

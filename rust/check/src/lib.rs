@@ -34,6 +34,9 @@ pub enum Step {
     Preempt(usize),
     Hold(usize),
     Resume(usize),
+    /// A hold of a context begins, or one of its holds ends.
+    BeginHold(usize),
+    EndHold(usize),
     Close(usize),
     Mask(usize, u8),
     Enable(usize, bool),
@@ -124,6 +127,8 @@ pub struct Bounds {
     pub queues: bool,
     /// Owners preempt, hold and resume.
     pub control: bool,
+    /// The first context may have up to two holds.
+    pub holds: bool,
     /// Jobs of the second context begin from imported states.
     pub imports: bool,
     /// Owners change their masks.
@@ -192,8 +197,8 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 43] {
-        let Self { relay, control, hints, boundary, faults, relay_faults, gone, .. } = *self;
+    fn reached(&self) -> [Reached; 45] {
+        let Self { relay, control, holds, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Otherwise each context always has a slot.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
         let one_slot = relay && self.slots == 1;
@@ -206,6 +211,8 @@ impl Bounds {
             (self.imports, "a job starts from an imported state", |_, world| world.seen.imported),
             (self.imports && control, "a job starts held", |_, world| world.seen.started_held),
             (control, "a job is held", |_, world| world.seen.held),
+            (holds, "a job is held by two holds", |_, world| world.seen.held_twice),
+            (holds && !relay, "a job goes on because its last hold has ended", |_, world| world.seen.hold_ended),
             (control, "PAUSE arrives during a restore", |_, world| world.seen.pause_in_restore),
             (self.gangs && control, "members of a gang are held together", |_, world| world.seen.together),
             (contended, "a slot is claimed for a gang", |_, world| world.seen.claimed),

@@ -98,6 +98,13 @@ impl World {
             self.step(Step::Preempt(i));
         }
         self.settle_down(runs)?;
+        for i in self.open_owners() {
+            let holds = self.owners[i].as_ref().map_or(0, |owner| owner.holds);
+            for _ in 0..holds {
+                self.step(Step::EndHold(i));
+            }
+        }
+        self.settle_down(runs)?;
         for i in self.owners_in(JobState::Held) {
             self.step(Step::Resume(i));
         }

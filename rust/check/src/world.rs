@@ -83,7 +83,9 @@ pub(crate) struct Owner {
     pub(crate) closed: bool,
     pub(crate) group: GroupKey,
     /// Preempt with hold was accepted, and not taken back.
-    pub(crate) hold: bool,
+    hold: bool,
+    /// How many holds it has.
+    pub(crate) holds: u8,
     pub(crate) enabled: bool,
     /// Contexts with the same number are a gang.
     gang: usize,
@@ -109,6 +111,7 @@ impl Owner {
             closed: false,
             group,
             hold: false,
+            holds: 0,
             enabled: true,
             gang,
             follows: false,
@@ -125,6 +128,11 @@ impl Owner {
     /// Returns the job, if it has not ended.
     pub(crate) fn live(&self) -> Option<Job> {
         self.job.filter(|job| !job.ended)
+    }
+
+    /// Must its job stay off slots?
+    pub(crate) fn is_to_be_held(&self) -> bool {
+        self.hold || self.holds > 0
     }
 
     /// May it be resumed, with `usable` slots in use?
@@ -150,8 +158,9 @@ impl Owner {
 
     fn resume(&mut self) {
         self.hold = false;
+        let holds = self.holds > 0;
         if let Some(job) = &mut self.job {
-            job.held = false;
+            job.held &= holds;
         }
     }
 }
@@ -227,6 +236,8 @@ pub(crate) struct Seen {
     pub(crate) cut_off: bool,
     pub(crate) imported: bool,
     pub(crate) started_held: bool,
+    pub(crate) held_twice: bool,
+    pub(crate) hold_ended: bool,
     pub(crate) relayed: bool,
     pub(crate) went_back: bool,
     pub(crate) order_late: bool,
@@ -418,7 +429,7 @@ impl World {
             if let Some(owner) = owner {
                 word |= 2;
                 word |= u64::from(owner.closed) << 8 | u64::from(owner.hold) << 9;
-                word |= u64::from(owner.enabled) << 10;
+                word |= u64::from(owner.enabled) << 10 | u64::from(owner.holds) << 28;
                 word |= owner.group.0 << 11;
                 word |= (owner.gang as u64) << 40 | u64::from(owner.follows) << 48;
                 word |= u64::from(owner.mask) << 32;
@@ -486,6 +497,8 @@ impl World {
             Step::Preempt(i) => self.preempt(i, false),
             Step::Hold(i) => self.preempt(i, true),
             Step::Resume(i) => self.resume(i),
+            Step::BeginHold(i) => self.begin_hold(i),
+            Step::EndHold(i) => self.end_hold(i),
             Step::Close(i) => self.close(i),
             Step::Enable(i, enabled) => self.enable(i, enabled),
             Step::Post(i) => self.post(i),
@@ -527,14 +540,12 @@ impl World {
             Step::Freeze => self.freeze(),
             Step::Thaw => self.thaw(),
             Step::CutOff => self.cut_off(),
-            Step::Vanish => {
+            Step::Vanish | Step::Gone => {
                 self.vanished = true;
                 self.posted.clear();
-            }
-            Step::Gone => {
-                self.vanished = true;
-                self.posted.clear();
-                self.card_event(Event::Gone);
+                if step == Step::Gone {
+                    self.card_event(Event::Gone);
+                }
             }
         }
     }

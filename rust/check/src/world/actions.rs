@@ -177,7 +177,7 @@ impl World {
         let Some(owner) = &self.owners[index] else {
             return;
         };
-        let (hold, snapshot) = (owner.hold, owner.snapshot);
+        let (hold, snapshot) = (owner.is_to_be_held(), owner.snapshot);
         let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
         self.must(!hold && !job.held, Rule::HoldKept, || {
             format!("context {index} runs")
@@ -336,8 +336,8 @@ impl World {
             self.must(false, Rule::ReleasedQuiet, || "notified after Close".into());
             return;
         };
-        let (hold, snapshot, mask) = (owner.hold, owner.snapshot, owner.mask);
-        let (work, unread) = (owner.queue.work, owner.results_due);
+        let (hold, snapshot, mask) = (owner.is_to_be_held(), owner.snapshot, owner.mask);
+        let (work, unread, holds) = (owner.queue.work, owner.results_due, owner.holds);
         let Some(job) = &mut owner.job else {
             self.must(false, Rule::RunOnce, || "notified without a job".into());
             return;
@@ -365,6 +365,7 @@ impl World {
             }
             Wake::Held => {
                 self.seen.held = true;
+                self.seen.held_twice |= holds == 2;
                 self.must(hold, Rule::HoldKept, || "held without a request".into());
                 let kept = !was.finished && (!was.begun || snapshot == Snapshot::Complete);
                 self.must(kept, Rule::JobKept, || "held without a snapshot".into());

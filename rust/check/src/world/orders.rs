@@ -142,7 +142,7 @@ impl World {
         let allowed = owner.enabled && owner.mask & slot_id(i).bit() != 0;
         let served = self.exclusive.is_none_or(|group| group == owner.group);
         let complete = owner.snapshot == Snapshot::Complete;
-        let (hold, due) = (owner.hold, owner.results_due);
+        let (hold, due) = (owner.is_to_be_held(), owner.results_due);
         self.must(!hold && !job.held, Rule::HoldKept, || {
             format!("context {index} is named")
         });
@@ -278,7 +278,7 @@ impl World {
         }
         if let Some(SlotState::Running(ctx)) = state {
             let owner = self.owners[ctx.index()].as_ref();
-            let stays = owner.is_none_or(|owner| !owner.hold && !owner.closed);
+            let stays = owner.is_none_or(|owner| !owner.is_to_be_held() && !owner.closed);
             self.must(stays, Rule::HoldKept, || {
                 format!("slot {i}: not told to stop")
             });
@@ -301,7 +301,8 @@ impl World {
         };
         let served = self.exclusive.is_none_or(|group| group == owner.group);
         let allowed = served && owner.enabled && owner.mask & slot_id(i).bit() != 0;
-        let wanted = !owner.hold && !owner.closed && allowed && !self.frozen;
+        let stays = owner.is_to_be_held() || owner.closed;
+        let wanted = !stays && allowed && !self.frozen;
         self.must(wanted || full, Rule::Withdrawn, || {
             format!("context {index}")
         });

@@ -103,6 +103,10 @@ impl World {
         }
         if self.bounds.control {
             steps.extend([Step::Preempt(i), Step::Hold(i), Step::Resume(i)]);
+            if self.bounds.holds && i == 0 {
+                steps.extend((owner.holds < 2).then_some(Step::BeginHold(i)));
+                steps.extend((owner.holds > 0).then_some(Step::EndHold(i)));
+            }
             if self.bounds.slots > 1 && self.bounds.masks {
                 steps.extend(
                     (1..4)
@@ -353,6 +357,37 @@ impl World {
         });
         self.must(result.is_ok() == may, Rule::Refused, || {
             format!("preempt: {result:?}")
+        });
+    }
+
+    pub(super) fn begin_hold(&mut self, i: usize) {
+        let Some(owner) = &mut self.owners[i] else {
+            return;
+        };
+        let may = !self.gone;
+        owner.holds += u8::from(may);
+        let ctx = owner.id;
+        let result = self.event(Event::Hold { ctx });
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("begin of a hold: {result:?}")
+        });
+    }
+
+    pub(super) fn end_hold(&mut self, i: usize) {
+        let usable = self.all_slots() & !self.quarantined();
+        let may = !self.gone;
+        let Some(owner) = &mut self.owners[i] else {
+            return;
+        };
+        owner.holds -= u8::from(may);
+        if may && !owner.is_to_be_held() && owner.may_resume(usable) {
+            self.seen.hold_ended |= owner.live().is_some_and(|job| job.held);
+            owner.resume();
+        }
+        let ctx = owner.id;
+        let result = self.event(Event::EndHold { ctx });
+        self.must(result.is_ok() == may, Rule::Refused, || {
+            format!("end of a hold: {result:?}")
         });
     }
 
