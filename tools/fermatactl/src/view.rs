@@ -198,8 +198,10 @@ impl CardView {
                 .collect(),
             slots,
         };
-        if let Some(monitor) = Monitor::read(card.device()).filter(|_| !tells_all) {
-            view.fill_in(&monitor);
+        if !tells_all {
+            if let Some(monitor) = Monitor::read(card.device()) {
+                view.fill_in(&monitor);
+            }
         }
         Ok(view)
     }
