@@ -21,11 +21,12 @@ const HELP: &str = "\
  e   enable it                          ?      this help
  +   priority up                        q      quit
  -   priority down
- RUN%, WAIT%: of the interval on a slot, queued. PR: priority,
- LC: latency-critical. CTX: number of the context, CARD/CTX with
- several cards. h to - need CAP_SYS_ADMIN. GAP: end of a run to
- the next START, LC: arrival of latency-critical work to its
- START; half and 99 % are within, in the interval.";
+ RUN%, WAIT%: of the interval on a slot, queued. IDLE: time without
+ a job that wants a slot. PR: priority, LC: latency-critical. CTX:
+ number of the context, CARD/CTX with several cards. h to - need
+ CAP_SYS_ADMIN. GAP: end of a run to the next START, LC: arrival of
+ latency-critical work to its START; half and 99 % are within, in
+ the interval.";
 
 /// Returns the line about a card in parts; a narrow terminal drops the last parts.
 pub(super) fn head(card: &CardFrame) -> Vec<String> {
@@ -247,6 +248,8 @@ pub(super) enum Column {
     Run,
     /// Percent of the interval queued
     Wait,
+    /// For how long it has had no job that wants a slot
+    Idle,
     /// Times put on a slot
     Slices,
     /// Times taken off before the job's end
@@ -271,6 +274,7 @@ impl TableColumn for Column {
         Self::Share,
         Self::Run,
         Self::Wait,
+        Self::Idle,
         Self::Slices,
         Self::Preemptions,
         Self::Group,
@@ -285,6 +289,7 @@ impl TableColumn for Column {
         Self::Run,
         Self::Priority,
         Self::Wait,
+        Self::Idle,
         Self::Engine,
         Self::Group,
         Self::Pid,
@@ -307,6 +312,7 @@ impl TableColumn for Column {
             Self::Share => "RUN%",
             Self::Run => "RUN",
             Self::Wait => "WAIT%",
+            Self::Idle => "IDLE",
             Self::Slices => "SLICES",
             Self::Preemptions => "PREEM",
             Self::Group => "GROUP",
@@ -331,7 +337,7 @@ impl TableColumn for Column {
             Self::Engine | Self::Group => 10,
             Self::State | Self::Command => 8,
             Self::Weight | Self::Slices | Self::Pid => 7,
-            Self::Run => 6,
+            Self::Run | Self::Idle => 6,
             Self::Context | Self::Slice | Self::Share | Self::Wait | Self::Preemptions => 5,
             Self::Slot | Self::Priority => 2,
         }
@@ -358,6 +364,7 @@ impl Column {
             Self::Share => or_dash(row.run_percent.map(one_digit)),
             Self::Run => or_dash(view.run_ns.map(time)),
             Self::Wait => or_dash(row.wait_percent.map(one_digit)),
+            Self::Idle => or_dash(view.idle_ns().map(time)),
             Self::Slices => or_dash(view.slices.map(count)),
             Self::Preemptions => or_dash(view.preemptions.map(count)),
             Self::Group => view.group_name(usize::MAX),
@@ -387,6 +394,7 @@ impl Column {
             Self::Share => descending(a.run_percent, b.run_percent),
             Self::Run => y.run_ns.cmp(&x.run_ns),
             Self::Wait => descending(a.wait_percent, b.wait_percent),
+            Self::Idle => y.idle_ns().cmp(&x.idle_ns()),
             Self::Slices => y.slices.cmp(&x.slices),
             Self::Preemptions => y.preemptions.cmp(&x.preemptions),
             Self::Group => (&x.group_path, x.group).cmp(&(&y.group_path, y.group)),

@@ -72,7 +72,7 @@ fn context(number: u32, state: &'static str, run_percent: f64) -> ContextRow {
             wait_ns: Some(5),
             slices: Some(1_234_567),
             preemptions: Some(1_234_566),
-            state_ns: None,
+            state_ns: Some(90_000_000_000),
             waits: None,
             waits_group: None,
             waits_because: None,
@@ -148,7 +148,10 @@ fn it_fits_in_80_columns() {
     let titles: Vec<_> = lines[5].split_whitespace().collect();
     assert_eq!(
         titles,
-        ["CTX", "STATE", "ENGINE", "SL", "PR", "RUN%", "RUN", "WAIT%", "GROUP", "PID", "COMMAND"]
+        [
+            "CTX", "STATE", "ENGINE", "SL", "PR", "RUN%", "WAIT%", "IDLE", "GROUP", "PID",
+            "COMMAND"
+        ]
     );
     // Sorted by share. Nothing is cut but the group and the command, which begins where its title does.
     let first: Vec<_> = lines[6].split_whitespace().take(10).collect();
@@ -161,20 +164,23 @@ fn it_fits_in_80_columns() {
             "-",
             "16",
             "89.5",
-            "12.3s",
             "100.0",
+            "-",
             "…2.service",
             "4000002"
         ]
     );
     assert!(lines[8].contains(" LC "));
+    // Only the third context is idle.
+    let third: Vec<_> = lines[8].split_whitespace().collect();
+    assert_eq!((third[0], third[7]), ("3", "90s"));
     assert!(lines[23].starts_with("sort RUN% down  |  ? help"));
     assert!(lines[23].ends_with("/ filter"));
 }
 
 #[test]
 fn wide_terminals_have_more_columns() {
-    let lines = lines(&screen(), 120, 24);
+    let lines = lines(&screen(), 130, 24);
     assert!(lines[5].contains("WEIGHT") && lines[5].contains("SLICES"));
     assert!(lines[6].contains("/usr/bin/tenant --num"));
 }
@@ -196,6 +202,7 @@ fn long_numbers() -> Screen {
             row.view.context = u32::MAX - row.view.context;
             row.view.timeslice_ns = Some(9_999_999);
             row.view.run_ns = Some(123_456 * 3_600_000_000_000);
+            row.view.state_ns = row.view.run_ns;
             row.view.slices = Some(u64::MAX);
             row.view.preemptions = Some(u64::MAX);
             row.view.engine = Some("counter_down");
@@ -255,7 +262,7 @@ fn numbers_are_whole_at_every_width() {
         .map(|row| |column: Column| column.cell(row, frame))
         .collect();
     let mut most = (Vec::new(), Vec::new());
-    for width in 1..=140 {
+    for width in 1..=150 {
         let lines = lines(&screen, width, 16);
         for (line, card) in lines.iter().zip(&frame.cards) {
             let parts = head(card);
@@ -300,17 +307,17 @@ fn narrow_terminals_have_fewer_columns() {
         (
             80,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
-            "CTX STATE ENGINE SL PR RUN% RUN WAIT% GROUP PID COMMAND",
+            "CTX STATE ENGINE SL PR RUN% WAIT% IDLE GROUP PID COMMAND",
         ),
         (
             70,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC50 LC99 FLAGS",
-            "CTX STATE ENGINE SL RUN% WAIT% GROUP PID COMMAND",
+            "CTX STATE ENGINE SL RUN% IDLE GROUP PID COMMAND",
         ),
         (
             69,
             "SLOT ENGINE CTX BUSY% SW/S GAP50 GAP99 LC99 FLAGS",
-            "CTX STATE ENGINE SL RUN% WAIT% GROUP PID COMMAND",
+            "CTX STATE ENGINE SL RUN% IDLE GROUP PID COMMAND",
         ),
         (
             60,
@@ -380,6 +387,9 @@ fn rows_are_sorted_and_filtered() {
     assert_eq!(shown(&screen), [2, 1, 3]);
     press(&mut screen, &[KeyCode::Char('i')]);
     assert_eq!(shown(&screen), [3, 1, 2]);
+    screen.order.by = Column::Idle;
+    screen.order.reversed = false;
+    assert_eq!(shown(&screen), [3, 1, 2]);
     let typed = ['/', 'H', 'E', 'L', 'X'].map(KeyCode::Char);
     press(&mut screen, &typed);
     assert_eq!(shown(&screen), [0; 0]);
@@ -430,8 +440,8 @@ fn what_is_not_told_is_no_number() {
     );
     let last = lines.last().unwrap();
     assert_eq!(last[..3], ["2", "running", "linkedlist"]);
-    assert_eq!(last[3..12], ["-"; 9]);
-    assert_eq!(last[12], "/system.slice/tenant-2.service");
+    assert_eq!(last[3..13], ["-"; 10]);
+    assert_eq!(last[13], "/system.slice/tenant-2.service");
 }
 
 #[test]
