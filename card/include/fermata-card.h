@@ -64,7 +64,7 @@ struct fermata_card_host {
 	/*
 	 * Reads `length` bytes of the machine's memory at the bus address `address` (the DMA offset is already added) into `data`, which
 	 * is complete when this returns: a design that models latency delays the answer itself. `slot`: for which slot the access is made,
-	 * or FERMATA_CARD_NO_SLOT; only for the log and the checker. The range may cross pages, and is not aligned.
+	 * or FERMATA_CARD_NO_SLOT (null in the log); only for the log and the checker. The range may cross pages, and is not aligned.
 	 * Returns FERMATA_CARD_OK, FERMATA_CARD_EINVAL or FERMATA_CARD_ENODEV.
 	 */
 	int (*dma_read)(void *host, uint32_t slot, uint64_t address, void *data, size_t length);

@@ -261,7 +261,7 @@ impl Checker {
             } => {
                 self.violate(
                     Kind::UnmappedDma,
-                    format!("slot {slot}: {unit:?} at IOVA {iova:#x}"),
+                    format!("{}: {unit:?} at IOVA {iova:#x}", name_of(*slot)),
                 );
             }
             What::Drain { slot, until } => {
@@ -662,21 +662,24 @@ impl Checker {
         }
     }
 
-    fn dma(&mut self, slot: usize, tag: u64, unit: Unit, write: bool, ranges: &[Range]) {
+    fn dma(&mut self, slot: Option<usize>, tag: u64, unit: Unit, write: bool, ranges: &[Range]) {
         let what = if write { "wrote" } else { "read" };
+        let name = name_of(slot);
+        // Without a slot it may be any tenant's job.
+        let of_job = slot.map(|_| tag);
         for &range in ranges {
             if let Some(canary) = self.canary_in(range) {
                 self.violate(
                     Kind::Canary,
-                    format!("slot {slot}: {tag:#x} {what} the canary at {canary:#x}"),
+                    format!("{name}: {tag:#x} {what} the canary at {canary:#x}"),
                 );
             }
             for page in pages_of(range) {
-                if let Some((kind, whose)) = self.judge_page(page, tag, unit) {
+                if let Some((kind, whose)) = self.judge_page(page, of_job, unit) {
                     let gpa = page * PAGE;
                     self.violate(
                         kind,
-                        format!("slot {slot}: {tag:#x} {what} {gpa:#x}, a page of {whose}"),
+                        format!("{name}: {tag:#x} {what} {gpa:#x}, a page of {whose}"),
                     );
                 }
             }
@@ -695,7 +698,7 @@ impl Checker {
         self.canaries.range(..end).find_map(hit)
     }
 
-    fn judge_page(&self, page: u64, tag: u64, unit: Unit) -> Option<(Kind, String)> {
+    fn judge_page(&self, page: u64, tag: Option<u64>, unit: Unit) -> Option<(Kind, String)> {
         let owners = self.owners.get(&page);
         let live = owners.map_or(&[][..], |o| &o.live);
         match unit {
@@ -705,7 +708,7 @@ impl Checker {
             Unit::Control => live
                 .first()
                 .map(|t| (Kind::ControlInArena, format!("{t:#x}"))),
-            Unit::Engine if live.contains(&tag) => None,
+            Unit::Engine if tag.map_or(!live.is_empty(), |tag| live.contains(&tag)) => None,
             Unit::Engine => match live.first() {
                 Some(t) => Some((Kind::ForeignDma, format!("{t:#x}"))),
                 None if owners.is_some_and(|o| o.gone) => {
@@ -716,6 +719,10 @@ impl Checker {
             },
         }
     }
+}
+
+fn name_of(slot: Option<usize>) -> String {
+    slot.map_or("no slot".into(), |slot| format!("slot {slot}"))
 }
 
 fn pages_of((gpa, len): Range) -> std::ops::Range<u64> {

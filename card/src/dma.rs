@@ -367,7 +367,7 @@ impl DmaTrace {
     }
 
     /// Takes the log lines for everything since the last call.
-    pub fn take(&mut self, slot: usize, tag: u64, unit: Unit) -> Vec<What> {
+    pub fn take(&mut self, slot: Option<usize>, tag: u64, unit: Unit) -> Vec<What> {
         let mut out = Vec::new();
         for (write, gathered) in [(false, &mut self.reads), (true, &mut self.writes)] {
             if gathered.accesses > 0 {
@@ -585,9 +585,9 @@ mod tests {
         trace.add(false, &[(0x1040, 16), (0x1ff0, 0x20)]);
         trace.add(true, &[(0x10_0000, 0x3000)]);
         trace.add(true, &[(5, 0)]);
-        let lines = trace.take(1, 7, Unit::Engine);
+        let lines = trace.take(Some(1), 7, Unit::Engine);
         let of = |write, n, ranges| What::Dma {
-            slot: 1,
+            slot: Some(1),
             tag: 7,
             unit: Unit::Engine,
             write,
@@ -601,6 +601,6 @@ mod tests {
                 of(true, 2, vec![(0x10_0000, 0x3000)])
             ]
         );
-        assert!(trace.take(1, 7, Unit::Engine).is_empty());
+        assert!(trace.take(Some(1), 7, Unit::Engine).is_empty());
     }
 }

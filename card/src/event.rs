@@ -284,9 +284,10 @@ pub enum What {
         at: Vec<Range>,
         hash: u64,
     },
-    /// DMA of a slot, gathered: `n` accesses in these ranges (64-byte lines).
+    /// DMA of a slot, gathered: `n` accesses in these ranges (64-byte lines). A foreign card may
+    /// not tell the slot.
     Dma {
-        slot: usize,
+        slot: Option<usize>,
         tag: u64,
         unit: Unit,
         write: bool,
@@ -295,7 +296,7 @@ pub enum What {
     },
     /// DMA for which memory did not answer.
     DmaError {
-        slot: usize,
+        slot: Option<usize>,
         unit: Unit,
         write: bool,
         iova: u64,

@@ -226,11 +226,10 @@ fn slot_of(what: &What) -> Option<usize> {
         | What::RecordLanded { slot, .. }
         | What::RecordLost { slot, .. }
         | What::Save { slot, .. }
-        | What::Dma { slot, .. }
-        | What::DmaError { slot, .. }
         | What::Irq { slot, .. }
         | What::ClearCounters { slot }
         | What::ClearGaps { slot } => Some(*slot),
+        What::Dma { slot, .. } | What::DmaError { slot, .. } => *slot,
         _ => None,
     }
 }

@@ -63,6 +63,11 @@ impl Observer {
         (slot as usize) < self.slots.len()
     }
 
+    /// Returns the slot, if the design tells it.
+    fn known(&self, slot: u32) -> Option<usize> {
+        self.has_slot(slot).then_some(slot as usize)
+    }
+
     /// Handles a reset of the card.
     pub(super) fn reset(&mut self) {
         self.flush();
@@ -195,9 +200,8 @@ impl Observer {
         let Some(ranges) = touched else {
             self.dma_errors += 1;
             if self.dma_errors <= TOLD {
-                let slot = slot as usize;
                 self.recorder.record(What::DmaError {
-                    slot,
+                    slot: self.known(slot),
                     unit,
                     write,
                     iova,
@@ -237,8 +241,7 @@ impl Observer {
     pub(super) fn flush(&mut self) {
         if std::mem::take(&mut self.gathered) > 0 {
             (0..self.slots.len()).for_each(|slot| self.flush_as(slot, Unit::Engine));
-            let slot = super::NO_SLOT as usize;
-            for what in self.unknown.take(slot, 0, Unit::Engine) {
+            for what in self.unknown.take(None, 0, Unit::Engine) {
                 self.recorder.record(what);
             }
         }
@@ -246,7 +249,7 @@ impl Observer {
 
     fn flush_as(&mut self, slot: usize, unit: Unit) {
         if let Some(seen) = self.slots.get_mut(slot) {
-            for what in seen.dma.take(slot, seen.running_tag, unit) {
+            for what in seen.dma.take(Some(slot), seen.running_tag, unit) {
                 self.recorder.record(what);
             }
         }

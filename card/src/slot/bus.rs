@@ -307,7 +307,7 @@ impl Slot {
             // The slot was reset while the client was being asked.
             None if give_up.is_some_and(|give_up| give_up.load(Ordering::Acquire)) => {}
             None => drop(self.host.recorder.record(What::DmaError {
-                slot: self.index,
+                slot: Some(self.index),
                 unit,
                 write,
                 iova,
@@ -317,7 +317,7 @@ impl Slot {
     }
 
     pub(super) fn log_dma(&self, trace: &mut DmaTrace, tag: u64, unit: Unit) {
-        for what in trace.take(self.index, tag, unit) {
+        for what in trace.take(Some(self.index), tag, unit) {
             self.host.recorder.record(what);
         }
     }

@@ -5,6 +5,7 @@ use fermata_card::config::{IrqKind, Profile};
 use fermata_card::control::ControlServer;
 use fermata_card::device::Device;
 use fermata_card::engine::EngineKind;
+use fermata_card::event::{Event, What};
 use fermata_card::foreign::interface::{
     CardCalls, Functions, HostCalls, DMA_MAX, EINVAL, ENODEV, OK, UNANSWERED, VERSION,
 };
@@ -12,6 +13,8 @@ use fermata_card::foreign::{Foreign, Make};
 use fermata_card::log::Recorder;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use std::ffi::{c_char, c_int, c_void, CStr};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 /// Where a test tells the chip below to call the host: the value is the slot, the length or the
@@ -144,11 +147,13 @@ fn make(profile: Profile) -> Make {
 struct Rig {
     card: Arc<Foreign>,
     control: Arc<ControlServer>,
+    log: File,
 }
 
 impl Rig {
     fn new(profile: Profile) -> Self {
-        let (recorder, _) = Recorder::start(Box::new(std::io::sink()));
+        let log = File::from(memfd_create("log", MemfdFlags::CLOEXEC).unwrap());
+        let (recorder, _) = Recorder::start(Box::new(log.try_clone().unwrap()));
         // SAFETY: the functions above are as the header wants them.
         let functions = unsafe { Functions::of(&CALLS) }.unwrap();
         let card = Foreign::start(functions, make(profile), recorder).unwrap();
@@ -161,7 +166,7 @@ impl Rig {
             .map(0x1000, 0x1000, true, memory)
             .unwrap();
         let control = ControlServer::new(card.clone(), || ());
-        let rig = Self { card, control };
+        let rig = Self { card, control, log };
         rig.card.config_write(4, &[6, 0]);
         rig
     }
@@ -184,6 +189,22 @@ impl Rig {
 
     fn ask(&self, request: &str) -> String {
         self.control.answer(&format!("1 {request}")).unwrap()
+    }
+
+    /// Returns what the log has of this kind.
+    fn logged(&self, kind: fn(&What) -> bool) -> Vec<What> {
+        self.ask("violations");
+        let mut text = vec![0; self.log.metadata().unwrap().len() as usize];
+        self.log.read_exact_at(&mut text, 0).unwrap();
+        let lines = text
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
+        let events = lines.map(|line| {
+            Event::parse(std::str::from_utf8(line).unwrap())
+                .unwrap()
+                .what
+        });
+        events.filter(kind).collect()
     }
 }
 
@@ -267,6 +288,37 @@ fn bad_call() {
     let counters = rig.ask("counters slot=0");
     assert!(counters.contains(" dma_reads=1 "), "{counters}");
     assert!(counters.contains(" dma_errors=1 "), "{counters}");
+}
+
+#[test]
+fn dma_without_a_slot_is_logged_and_judged_as_such() {
+    let rig = Rig::new(Profile::Irq);
+    let none = u64::from(u32::MAX);
+    assert_eq!(rig.call(DMA, none), OK);
+    let of_slot = |slot| move |what: &What| matches!(what, What::Dma { slot: known, .. } | What::DmaError { slot: known, .. } if *known == slot);
+    let dma = rig.logged(|what| matches!(what, What::Dma { .. } | What::DmaError { .. }));
+    assert_eq!(dma.len(), 1);
+    assert!(dma.iter().all(of_slot(None)), "{dma:?}");
+    // It may be the job of any tenant, but of a tenant.
+    let What::Dma { ranges, .. } = &dma[0] else {
+        panic!("{dma:?}")
+    };
+    rig.ask(&format!("tenant token=9 pages={}+4096", ranges[0].0));
+    assert_eq!(rig.call(DMA, none), OK);
+    assert_eq!(rig.ask("violations"), "1 ok total=0");
+    rig.ask("tenant token=9 gone");
+    assert_eq!(rig.call(DMA, none), OK);
+    assert_eq!(rig.ask("violations"), "1 ok total=1 foreign_dma=1");
+    assert!(
+        rig.ask("why").contains("foreign_dma: no slot: "),
+        "{}",
+        rig.ask("why")
+    );
+    rig.card.unmap(0x1000, 0x1000);
+    assert_eq!(rig.call(DMA, none), ENODEV);
+    let errors = rig.logged(|what| matches!(what, What::DmaError { .. }));
+    assert_eq!(errors.len(), 1);
+    assert!(errors.iter().all(of_slot(None)), "{errors:?}");
 }
 
 #[test]
