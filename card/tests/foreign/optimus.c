@@ -9,6 +9,7 @@
  *   latency=N   cycles until memory answers (130)
  *   race=1      the race of hash_data_en (LL:547): a PAUSE in the cycle of an answer leaves the answer's value for the next job of the
  *               slot, through PAUSED and reset. Here each PAUSE waits for that cycle.
+ *   irq=1       the same accelerators on a card of the profile irq, without the chip's oddities: interrupts, windows, snapshots outside of them
  *   liar=1      each tick also makes calls that the interface forbids, and DMA to where nothing is
  *   slots=N     the value of SLOT_COUNT (2)
  */
@@ -24,25 +25,27 @@
 #define LINES_MASK ((1ull << 42) - 1)
 
 enum state { IDLE, RUN, RESUME, SAVE, PAUSED, END, FINISH };
-enum { STATUS_IDLE = 0, STATUS_RUNNING = 1, STATUS_FINISH = 2, STATUS_PAUSED = 4 };
+enum { STATUS_IDLE = 0, STATUS_RUNNING = 1, STATUS_FINISH = 2, STATUS_PAUSED = 4, STATUS_FAULT = 0x100 };
 
 struct slot {
 	enum state state;
 	// Registers: they outlive a reset, but not power-on.
 	uint64_t dma_offset, snapshot, result, start, properties;
+	// Of a card of the profile irq: the result's line of the present job, and what a reset of the slot leaves.
+	uint64_t window_base, window_size, fault_info, fault_addr, job_result, starts, restored;
 	// What the job has reached: the line of the next node, the sum, the nodes, the cycles.
 	uint64_t line, sum, nodes, clock;
 	// Cycles until memory answers.
 	uint64_t wait;
 	// A PAUSE waits for the cycle of the answer. A value is left for whoever is next.
-	int pause, lags, left;
+	int pause, lags, left, fault;
 	uint64_t left_value;
 };
 
 struct chip {
 	const struct fermata_card_host *host;
 	uint64_t reset, latency, count;
-	int race, liar;
+	int race, irq, liar;
 	struct slot slots[SLOTS];
 };
 
@@ -69,6 +72,7 @@ static int chip_open(const struct fermata_card_host *host, const char *argument,
 	chip->latency = option(argument, "latency=", 130);
 	chip->count = option(argument, "slots=", SLOTS);
 	chip->race = option(argument, "race=", 0);
+	chip->irq = option(argument, "irq=", 0);
 	chip->liar = option(argument, "liar=", 0);
 	*card = chip;
 	return 0;
@@ -87,20 +91,58 @@ static void chip_reset(void *card)
 	chip->reset = 0;
 }
 
-// The manager adds the offset, in lines, to the line's number.
-static uint64_t on_bus(const struct slot *slot, uint64_t line)
+// The manager adds the offset to the address: the chip in lines, a card of the profile irq in bytes.
+static uint64_t on_bus(const struct chip *chip, const struct slot *slot, uint64_t line)
 {
+	if (chip->irq)
+		return (line * LINE + slot->dma_offset) & (LINES_MASK * LINE | (LINE - 1));
 	return ((line + slot->dma_offset) & LINES_MASK) * LINE;
 }
 
-static void read_line(struct chip *chip, unsigned int i, uint64_t line, uint64_t *words)
+// An interrupt comes after the last DMA.
+static void rest(struct chip *chip, unsigned int i, enum state state)
 {
-	chip->host->dma_read(chip->host->host, i, on_bus(&chip->slots[i], line), words, LINE);
+	chip->slots[i].state = state;
+	chip->slots[i].pause = 0;
+	if (chip->irq)
+		chip->host->interrupt(chip->host->host, i);
 }
 
-static void write_line(struct chip *chip, unsigned int i, uint64_t line, const uint64_t *words)
+// A refused access ends the job.
+static int admits(struct chip *chip, unsigned int i, uint64_t line, int is_write)
 {
-	chip->host->dma_write(chip->host->host, i, on_bus(&chip->slots[i], line), words, LINE);
+	struct slot *slot = &chip->slots[i];
+	uint64_t from = line * LINE - slot->window_base;
+
+	if (!chip->irq || (from < slot->window_size && slot->window_size - from >= LINE))
+		return 1;
+	slot->fault_info = LINE << 8 | (uint64_t)is_write << 1 | 1;
+	slot->fault_addr = line * LINE;
+	slot->fault = 1;
+	rest(chip, i, FINISH);
+	return 0;
+}
+
+static int read_line(struct chip *chip, unsigned int i, uint64_t line, uint64_t *words)
+{
+	if (!admits(chip, i, line, 0))
+		return 0;
+	chip->host->dma_read(chip->host->host, i, on_bus(chip, &chip->slots[i], line), words, LINE);
+	return 1;
+}
+
+static int write_line(struct chip *chip, unsigned int i, uint64_t line, const uint64_t *words)
+{
+	if (!admits(chip, i, line, 1))
+		return 0;
+	chip->host->dma_write(chip->host->host, i, on_bus(chip, &chip->slots[i], line), words, LINE);
+	return 1;
+}
+
+// On a card of the profile irq the snapshot is not in the window.
+static uint64_t snapshot_on_bus(const struct chip *chip, const struct slot *slot)
+{
+	return chip->irq ? slot->snapshot * LINE : on_bus(chip, slot, slot->snapshot);
 }
 
 static void enter(struct chip *chip, struct slot *slot, enum state state)
@@ -121,7 +163,8 @@ static void node(struct chip *chip, unsigned int i)
 	struct slot *slot = &chip->slots[i];
 	uint64_t words[8] = { 0 };
 
-	read_line(chip, i, slot->line, words);
+	if (!read_line(chip, i, slot->line, words))
+		return;
 	slot->sum += words[1];
 	slot->nodes++;
 	slot->line = words[0] / LINE;
@@ -148,7 +191,8 @@ static void answered(struct chip *chip, unsigned int i)
 		node(chip, i);
 		break;
 	case RESUME:
-		read_line(chip, i, slot->snapshot, words);
+		chip->host->dma_read(chip->host->host, i, snapshot_on_bus(chip, slot), words, LINE);
+		slot->restored = 1;
 		slot->line = words[0];
 		slot->sum += words[1];
 		slot->nodes += words[2];
@@ -160,16 +204,15 @@ static void answered(struct chip *chip, unsigned int i)
 		words[1] = slot->sum;
 		words[2] = slot->nodes;
 		words[3] = slot->clock;
-		write_line(chip, i, slot->snapshot, words);
-		slot->state = PAUSED;
+		chip->host->dma_write(chip->host->host, i, snapshot_on_bus(chip, slot), words, LINE);
+		rest(chip, i, PAUSED);
 		break;
 	case END:
 		words[0] = 1;
 		words[1] = slot->sum;
 		words[2] = slot->clock;
-		write_line(chip, i, slot->result, words);
-		slot->state = FINISH;
-		slot->pause = 0;
+		if (write_line(chip, i, chip->irq ? slot->job_result : slot->result, words))
+			rest(chip, i, FINISH);
 		break;
 	default:
 		break;
@@ -228,16 +271,24 @@ static int chip_tick(void *card, uint64_t cycles)
 
 static void start(struct chip *chip, struct slot *slot, int resume)
 {
-	if (works(slot))
+	if (works(slot) || (chip->irq && chip->reset >> (slot - chip->slots) & 1))
 		return;
-	slot->lags = 1;
+	slot->lags = !chip->irq;
 	slot->pause = 0;
 	// Counters are cleared by a reset only.
 	if (slot->left) {
 		slot->sum += slot->left_value;
 		slot->left = 0;
 	}
+	if (chip->irq) {
+		slot->sum = slot->nodes = slot->clock = 0;
+		slot->fault_info = slot->fault_addr = 0;
+		slot->fault = 0;
+		slot->restored = 0;
+		slot->starts++;
+	}
 	slot->line = slot->start;
+	slot->job_result = slot->result;
 	enter(chip, slot, resume ? RESUME : RUN);
 }
 
@@ -254,7 +305,7 @@ static void command(struct chip *chip, struct slot *slot, uint64_t value)
 }
 
 // An access takes more than the cycle in which the old status is still read.
-static uint64_t status(struct slot *slot)
+static uint64_t status(const struct chip *chip, struct slot *slot)
 {
 	int lags = slot->lags;
 
@@ -262,18 +313,21 @@ static uint64_t status(struct slot *slot)
 					  [PAUSED] = STATUS_PAUSED, [END] = STATUS_RUNNING, [FINISH] = STATUS_FINISH };
 
 	slot->lags = 0;
+	if (chip->irq)
+		return shown[slot->state] | (slot->fault ? STATUS_FAULT : 0) | slot->restored << 12 | slot->starts << 32;
 	return lags ? STATUS_IDLE : shown[slot->state];
 }
 
 static int read_slot(struct chip *chip, struct slot *slot, unsigned int i, uint64_t offset, uint64_t *value)
 {
-	if (chip->reset >> i & 1)
+	if (!chip->irq && chip->reset >> i & 1)
 		return FERMATA_CARD_UNANSWERED;
+	*value = 0;
 	switch (offset) {
 	case 0x00: *value = 1ull << 60 | 1ull << 40; break;
 	case 0x08: *value = 0xae2c62ff4788faddull; break;
 	case 0x10: *value = 0x092a3e6281c5499aull; break;
-	case 0x18: *value = status(slot); break;
+	case 0x18: *value = status(chip, slot); break;
 	case 0x20: *value = 1; break;
 	case 0x28: *value = 0; break;
 	case 0x30: *value = slot->nodes; break;
@@ -281,9 +335,45 @@ static int read_slot(struct chip *chip, struct slot *slot, unsigned int i, uint6
 	case 0x48: *value = slot->result; break;
 	case 0x50: *value = slot->start; break;
 	case 0x58: *value = slot->properties; break;
-	default: return FERMATA_CARD_UNANSWERED;
+	default: return chip->irq ? FERMATA_CARD_ANSWERED : FERMATA_CARD_UNANSWERED;
 	}
 	return FERMATA_CARD_ANSWERED;
+}
+
+// Interrupts, windows, quiescence, snapshots outside of windows.
+enum { MAGIC = 0x100, VERSION = 0x108, FEATURES = 0x110, ALL_FEATURES = 0xf };
+// Registers of a slot each, in the manager's page.
+enum { DMA_OFFSET = 0x30, WINDOW_BASE = 0x180, WINDOW_SIZE = 0x1c0, FAULT_INFO = 0x200, FAULT_ADDR = 0x240 };
+
+// Returns the register of a slot in the manager's page of a card of the profile irq.
+static uint64_t *of_slot(struct chip *chip, uint64_t offset)
+{
+	// SLOT_COUNT is below the first of them.
+	uint64_t i = offset < WINDOW_BASE ? (offset - DMA_OFFSET) / 8 : offset / 8 % 8;
+	struct slot *slot = &chip->slots[i];
+
+	if (i >= SLOTS)
+		return NULL;
+	switch (offset - 8 * i) {
+	case DMA_OFFSET: return &slot->dma_offset;
+	case WINDOW_BASE: return &slot->window_base;
+	case WINDOW_SIZE: return &slot->window_size;
+	case FAULT_INFO: return &slot->fault_info;
+	case FAULT_ADDR: return &slot->fault_addr;
+	}
+	return NULL;
+}
+
+static uint64_t read_irq(struct chip *chip, uint64_t offset)
+{
+	const uint64_t *reg = of_slot(chip, offset);
+
+	switch (offset) {
+	case MAGIC: return 0x315f4154414d5246ull;
+	case VERSION: return 1;
+	case FEATURES: return ALL_FEATURES;
+	}
+	return reg ? *reg : 0;
 }
 
 static uint64_t read_manager(struct chip *chip, uint64_t offset)
@@ -295,7 +385,7 @@ static uint64_t read_manager(struct chip *chip, uint64_t offset)
 	case 0x18: return chip->reset;
 	case 0x20: return chip->count;
 	}
-	return ONES;
+	return chip->irq ? read_irq(chip, offset) : ONES;
 }
 
 static int chip_bar_read(void *card, uint64_t offset, uint32_t length, uint64_t *value)
@@ -338,10 +428,22 @@ static void write_reset(struct chip *chip, uint64_t value)
 		if (!(value >> i & 1))
 			continue;
 		slot->state = IDLE;
-		slot->lags = slot->pause = 0;
+		slot->lags = slot->pause = slot->fault = 0;
+		slot->restored = 0;
 		slot->sum = slot->nodes = slot->clock = 0;
 	}
-	chip->reset = value;
+	chip->reset = chip->irq ? value & ((1 << SLOTS) - 1) : value;
+}
+
+static void write_irq(struct chip *chip, uint64_t offset, uint64_t value)
+{
+	uint64_t *reg = of_slot(chip, offset);
+
+	if (!reg || offset >= FAULT_ADDR)
+		return;
+	*reg = value;
+	if (offset >= FAULT_INFO)
+		*reg = *of_slot(chip, offset + FAULT_ADDR - FAULT_INFO) = 0;
 }
 
 static void chip_bar_write(void *card, uint64_t offset, uint32_t length, uint64_t value)
@@ -353,6 +455,8 @@ static void chip_bar_write(void *card, uint64_t offset, uint32_t length, uint64_
 		return;
 	if (offset == 0x18)
 		write_reset(chip, value);
+	else if (page == 0 && chip->irq)
+		write_irq(chip, offset, value);
 	else if (offset >= 0x30 && offset < 0x30 + 8 * SLOTS)
 		chip->slots[(offset - 0x30) / 8].dma_offset = value & LINES_MASK;
 	else if (page >= 1 && page <= SLOTS)
