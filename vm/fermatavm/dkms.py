@@ -3,8 +3,8 @@
 
 The machine's trees consist of links below build/dkms. The headers are the kernel's build tree without the files that Debian's headers
 lack. The metadata are those of the cache (FERMATA_METADATA), since building them takes a minute. A kernel
-for which the module cannot be built is skipped, so that dpkg can configure the kernel's headers, and DKMS says what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and a tarball
-for `dkms ldtarball`. An argument names a kernel other than 7.2; with --ensure, nothing is built if an earlier run has left its results.
+for which the module cannot be built is skipped, so that dpkg can configure the kernel's headers, and DKMS says what is missing. Results are build/dkms/fermata.ko, signed by a key that DKMS made, unsigned.ko without the signature, and tarballs
+for `dkms ldtarball`, also one of the next version, with another description of the module. An argument names a kernel other than 7.2; with --ensure, nothing is built if an earlier run has left its results.
 """
 
 import os
@@ -18,8 +18,20 @@ from .kernel import kernel_named
 OUT = BUILD / "dkms"
 # The status of dkms if a kernel is none of the module's.
 SKIPPED = 77
-# The last result of a run.
 TARBALL = OUT / "fermata.dkms.tar.gz"
+# The last result of a run.
+NEXT = OUT / "next.dkms.tar.gz"
+DESCRIPTION = "Shares a preemptible accelerator card between processes"
+
+
+def version():
+    return subprocess.run(["make", "-s", "-C", TOP / "packaging", "version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def next_version():
+    """Return the version with a higher last number."""
+    first, _, last = version().rpartition(".")
+    return f"{first}.{int(last) + 1}"
 
 
 def headers(kernel, release):
@@ -39,13 +51,12 @@ def headers(kernel, release):
 class Dkms:
     """Runs dkms with its own trees."""
 
-    def __init__(self, release):
+    def __init__(self, release, version):
         self.release = release
-        version = subprocess.run(["make", "-s", "-C", TOP / "packaging", "version"], capture_output=True, text=True, check=True)
-        self.name = f"fermata/{version.stdout.strip()}"
+        self.name = f"fermata/{version}"
         self.source = OUT / "src" / self.name.replace("/", "-")
         self.log = OUT / "tree" / self.name / "build/make.log"
-        make = ["make", "-s", "-C", TOP / "packaging", "install-dkms", f"DESTDIR={OUT}/root", f"dkmsdir=/../src/{self.source.name}"]
+        make = ["make", "-s", "-C", TOP / "packaging", "install-dkms", f"VERSION={version}", f"DESTDIR={OUT}/root", f"dkmsdir=/../src/{self.source.name}"]
         subprocess.run(make, check=True)
 
     def run(self, *args, output=sys.stderr, **settings):
@@ -59,6 +70,22 @@ class Dkms:
 
     def build(self, **settings):
         return self("build", self.name, "-k", self.release, **settings)
+
+    def add(self):
+        if self("add", self.name):
+            die("dkms add failed")
+
+    def must_build(self, metadata):
+        """Return the module, which is built with the metadata of this folder."""
+        if self.build(FERMATA_METADATA=str(metadata)):
+            sys.stderr.write(self.log.read_text())
+            die("DKMS does not build the module")
+        return OUT / "tree" / self.name / self.release / "x86_64/module/fermata.ko"
+
+    def pack(self, tarball):
+        if self("mktarball", self.name, "-k", self.release, "--binaries-only", "--archive", tarball.name):
+            die("dkms mktarball failed")
+        shutil.copy(OUT / "tree" / self.name / "tarball" / tarball.name, tarball)
 
     def must_skip(self, words, **settings):
         """Check that the kernel is skipped with one message that has `words`: by a build, and by what dpkg runs for the kernel's headers."""
@@ -99,34 +126,42 @@ def build(name):
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "tree").mkdir(parents=True)
     tree = headers(kernel, release)
-    dkms = Dkms(release)
-    if dkms("add", dkms.name):
-        die("dkms add failed")
+    dkms = Dkms(release, version())
+    dkms.add()
     dkms.must_skip(f"apt-get install linux-source-{kernel.series}")
     dkms.must_skip("rustc here is 'rustc 1.0.0'", PATH=without("rustc", "echo rustc 1.0.0"))
     dkms.must_fail("cannot be built: apt-get install bindgen", PATH=without("bindgen"), FERMATA_KERNEL_SOURCE=str(kernel.src))
     settings = OUT / "settings"
     settings.write_text('FERMATA_METADATA="nowhere/$KERNELVER"\n')
     dkms.must_fail(f"no nowhere/{release}/rust/libkernel.rmeta", FERMATA_DKMS_SETTINGS=str(settings))
-    if dkms.build(FERMATA_METADATA=str(kernel.build)):
-        sys.stderr.write(dkms.log.read_text())
-        die("DKMS does not build the module")
-    built = OUT / "tree" / dkms.name / release / "x86_64/module/fermata.ko"
+    built = dkms.must_build(kernel.build)
     shutil.copy(built, OUT / "fermata.ko")
     signer = subprocess.run(["modinfo", "-F", "signer", built], capture_output=True, text=True, check=True).stdout.strip()
     if signer != "DKMS module signing key":
         die(f"DKMS did not sign the module (signer: {signer or 'none'})")
     shutil.copy(built, OUT / "unsigned.ko")
     subprocess.run(["strip", "--strip-debug", OUT / "unsigned.ko"], check=True)  # also removes the signature
-    if dkms("mktarball", dkms.name, "-k", release, "--binaries-only", "--archive", TARBALL.name):
-        die("dkms mktarball failed")
-    shutil.copy(OUT / "tree" / dkms.name / "tarball" / TARBALL.name, TARBALL)
+    dkms.pack(TARBALL)
+    build_next(release, kernel.build)
     print(f"{tree.parent.name}: {OUT.name}/fermata.ko, signed by {signer}")
+
+
+def build_next(release, metadata):
+    """Build the next version beside this one."""
+    dkms = Dkms(release, next_version())
+    main = dkms.source / "rust/fermata_main.rs"
+    text = main.read_text()
+    if DESCRIPTION not in text:
+        die(f"rust/fermata_main.rs has no description '{DESCRIPTION}'")
+    main.write_text(text.replace(DESCRIPTION, f"{DESCRIPTION} (next)"))
+    dkms.add()
+    dkms.must_build(metadata)
+    dkms.pack(NEXT)
 
 
 def ensure():
     with locked(BUILD / ".dkms.lock"):
-        if not TARBALL.exists():
+        if not NEXT.exists():
             build("7.2")
 
 

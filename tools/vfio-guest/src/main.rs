@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `fermata-vfio-guest [WORD...]`: tests fermata-vfio on a host's card, as its guest. Prints TAP.
 //! With words, runs only the tests whose names contain one of the words.
-//! `fermata-vfio-guest --socket PATH` runs a job on the card of a running daemon.
+//! `fermata-vfio-guest --socket PATH` runs a job on the card of a running daemon; with
+//! `--until FILE` it runs jobs until there is such a file, and one more.
 //! `fermata-vfio-guest --measure` compares a job of a guest with the same job of a process of the
 //! host, in turns: the time from START to the notice of the end.
 
@@ -22,10 +23,13 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
-    if let [option, socket] = words.as_slice() {
-        if option == "--socket" {
-            return exit_code(tests::served(socket.as_ref()));
+    let options: Vec<_> = words.iter().map(String::as_str).collect();
+    match options.as_slice() {
+        ["--socket", socket] => return exit_code(tests::served(socket.as_ref(), None)),
+        ["--socket", socket, "--until", file] => {
+            return exit_code(tests::served(socket.as_ref(), Some(file.as_ref())));
         }
+        _ => {}
     }
     if let Err(error) = host::open_node() {
         say!("Bail out! {error:#}");
