@@ -3,7 +3,7 @@
 //! What an owner cannot gain: time that it could not use, or did not want, and time that it did not
 //! pay for.
 
-use crate::model::{world, SlotPlan, World, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
+use crate::model::{world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind,
     PreemptGranularity, SlotState,
@@ -51,11 +51,11 @@ fn capped(cap: u8) -> Params {
 /// saved.
 #[test]
 fn a_weight_that_is_turned_during_a_save_gains_nothing() {
-    for plan in [IRQ, RELAY] {
+    for (plan, cap) in [(BASE, 0), (IRQ, 0), (IRQ, 90), (RELAY, 0), (RELAY, 90)] {
         let mut world = World::new(&[plan], 8);
         world.set_policy(PolicyKind::Fair).unwrap();
         world.card.slots[0].save = 3 * MS;
-        let greedy = start(&mut world, GREEDY, Params::DEFAULT);
+        let greedy = start(&mut world, GREEDY, capped(cap));
         let other = start(&mut world, GREEDY, Params::DEFAULT);
         let lc = world.open_in(OTHERS, 0, CRITICAL).unwrap();
         for _ in 0..400 {
@@ -67,17 +67,20 @@ fn a_weight_that_is_turned_during_a_save_gains_nothing() {
             if state == Some(SlotState::Pausing(greedy)) {
                 let light = Params {
                     weight: 1,
-                    ..Params::DEFAULT
+                    ..capped(cap)
                 };
                 world.set_params(greedy, light).unwrap();
             }
             while world.state(lc) != JobState::Done {
                 world.run_for(100 * US);
             }
-            world.set_params(greedy, Params::DEFAULT).unwrap();
+            world.set_params(greedy, capped(cap)).unwrap();
         }
         let had = [greedy, other].map(|ctx| run_of(&world, &[ctx]));
-        check_half(had[0] / (had[0] + had[1]), "of the slot");
+        check_half(
+            had[0] / (had[0] + had[1]),
+            &format!("of the slot, {plan:?}, cap {cap}"),
+        );
     }
 }
 

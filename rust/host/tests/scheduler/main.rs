@@ -3,6 +3,7 @@
 //! The scheduler and its measurements, in virtual time against the model of a card. All tests are
 //! one program, so that the model is compiled once.
 
+mod attacks;
 mod card;
 mod cooperative;
 mod gains;
@@ -12,6 +13,7 @@ mod groups;
 mod hints;
 mod limits;
 mod measure;
+mod measured;
 mod model;
 mod owners;
 mod points;
@@ -20,5 +22,7 @@ mod queues;
 mod random;
 mod registered;
 mod relay;
+mod rules;
+mod simulation;
 mod urgency;
 mod weights;

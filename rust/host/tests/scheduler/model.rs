@@ -4,6 +4,7 @@
 
 pub mod card;
 pub mod check;
+pub mod rules;
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +19,7 @@ use proptest::prelude::ProptestConfig;
 
 use card::{Card, CardSlot, Job, Program, Relay};
 use check::Measured;
+use rules::Rules;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -123,6 +125,8 @@ pub struct World {
     pub released: HashSet<ContextId>,
     /// Operations on every context are done by [`World::sweep`] only.
     pub lazy: bool,
+    /// The state is not checked after each event: what is measured takes long.
+    pub lean: bool,
     /// Contexts whose owners were told that the card is gone.
     pub lost: HashSet<ContextId>,
     pub quarantined: u8,
@@ -139,6 +143,7 @@ pub struct World {
     ended: HashSet<Job>,
     past: HashMap<ContextId, Stats>,
     pub measured: Measured,
+    pub rules: Rules,
 }
 
 /// Where the machine's actions go.
@@ -208,6 +213,7 @@ impl World {
             closes: HashSet::new(),
             released: HashSet::new(),
             lazy: false,
+            lean: false,
             lost: HashSet::new(),
             quarantined: 0,
             gone: false,
@@ -220,6 +226,7 @@ impl World {
             ended: HashSet::new(),
             past: HashMap::new(),
             measured: Measured::new(plans),
+            rules: Rules::default(),
         }
     }
 
@@ -407,6 +414,7 @@ impl World {
             world.has_moved |= before != parent && has_contexts;
         };
         let all = self.groups();
+        self.rules.regroups = true;
         self.ask(
             |machine, now, out| {
                 machine.set_group(now, group, parent, settings, out)?;
@@ -425,6 +433,7 @@ impl World {
                 path.level = None;
             }
         }
+        self.rules.regroups = true;
         self.ask(
             |machine, now, out| {
                 machine.remove_group(now, group, out)?;
@@ -456,6 +465,7 @@ impl World {
         *self.left.entry(tenant.group).or_default() += run - tenant.ran_before;
         (tenant.group, tenant.ran_before) = (group, run);
         let all = self.groups();
+        self.rules.regroups = true;
         self.ask(
             |machine, now, out| {
                 machine.regroup(now, all.into_iter(), out);
@@ -597,31 +607,55 @@ impl World {
         request: impl FnOnce(&mut Scheduler, Time, &mut Out<'_>) -> Result<(), Refusal>,
         note: impl FnOnce(&mut Self),
     ) -> Result<(), Refusal> {
-        let before = self.machine.clone();
+        let before = (!self.lean).then(|| self.machine.clone());
         let mut actions = Vec::new();
         let mut out: Out<'_> = &mut |action| actions.push(action);
         let result = request(&mut self.machine, ns(self.now), &mut out);
+        let mut calls = vec![actions.len()];
         let sweeps = result.is_ok() && !self.lazy;
-        while sweeps && self.machine.sweep(ns(self.now), u32::MAX, &mut out) {}
+        while sweeps
+            && self
+                .machine
+                .sweep(ns(self.now), u32::MAX, &mut |action| actions.push(action))
+        {
+            calls.push(actions.len());
+        }
+        calls.push(actions.len());
         if result.is_ok() {
             note(self);
         }
-        self.measured.follow(&self.machine, ns(self.now), &actions);
-        self.follow(&before, result, actions);
+        let mut from = 0;
+        for to in calls {
+            self.check_call(&actions[from..to]);
+            from = to;
+        }
+        self.rules.regroups = false;
+        if !self.lean {
+            self.measured.follow(&self.machine, ns(self.now), &actions);
+        }
+        self.follow(before.as_ref(), result, actions);
         result
     }
 
-    fn follow(&mut self, before: &Scheduler, result: Result<(), Refusal>, actions: Vec<Action>) {
+    fn follow(
+        &mut self,
+        before: Option<&Scheduler>,
+        result: Result<(), Refusal>,
+        actions: Vec<Action>,
+    ) {
         if result.is_err() {
             assert!(actions.is_empty(), "refused, but acted: {actions:?}");
-            assert_eq!(before, &self.machine, "refused, but changed");
+            let same = before.is_none_or(|before| *before == self.machine);
+            assert!(same, "refused, but changed");
         }
         let mut reads = Vec::new();
         for action in actions {
             self.log.push((self.now, action));
             self.act(action, &mut reads);
         }
-        self.check();
+        if !self.lean {
+            self.check();
+        }
         for slot in reads {
             let status = self.card.read_status(self.now, slot.index());
             if status.is_gone() || !self.read_records(slot.index()) {
@@ -772,32 +806,38 @@ impl World {
     /// Advances time to `end`.
     pub fn run_until(&mut self, end: u64) {
         let mut steps = 0;
-        loop {
-            let timer = self
-                .timers
-                .iter()
-                .flatten()
-                .min()
-                .map(|at| at + self.timer_delay);
-            let irq = self.irqs.iter().map(|&(at, _)| at).min();
-            let next = [timer, irq, self.card.next()].into_iter().flatten().min();
-            let Some(next) = next.filter(|&next| next <= end) else {
-                self.now = self.now.max(end);
-                let irqs = self.card.advance(self.now);
-                self.raise(irqs);
-                return;
-            };
+        while self.step(end) {
             steps += 1;
             assert!(steps < 1_000_000, "no progress in time");
-            self.now = self.now.max(next);
-            if self.timer_first {
-                self.fire();
-            }
+        }
+    }
+
+    /// Advances time to the next timer, interrupt or event of the card, or to `end` if that is
+    /// earlier. Returns whether there was one.
+    pub fn step(&mut self, end: u64) -> bool {
+        let timer = self
+            .timers
+            .iter()
+            .flatten()
+            .min()
+            .map(|at| at + self.timer_delay);
+        let irq = self.irqs.iter().map(|&(at, _)| at).min();
+        let next = [timer, irq, self.card.next()].into_iter().flatten().min();
+        let Some(next) = next.filter(|&next| next <= end) else {
+            self.pass(end);
             let irqs = self.card.advance(self.now);
             self.raise(irqs);
-            self.interrupt();
+            return false;
+        };
+        self.pass(next);
+        if self.timer_first {
             self.fire();
         }
+        let irqs = self.card.advance(self.now);
+        self.raise(irqs);
+        self.interrupt();
+        self.fire();
+        true
     }
 
     pub fn run_for(&mut self, span: u64) {
@@ -808,6 +848,7 @@ impl World {
         for i in 0..self.timers.len() {
             if self.timers[i].is_some_and(|at| at + self.timer_delay <= self.now) {
                 self.timers[i] = None;
+                self.note_fire(i);
                 let from = self.log.len();
                 self.event(Event::Timer { slot: sid(i) }).unwrap();
                 self.check_storm(i, from);

@@ -11,8 +11,9 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
+/// What an owner, an administrator or the card does.
 #[derive(Clone, Copy, Debug)]
-enum Op {
+pub enum Op {
     Run {
         us: u64,
     },
@@ -126,7 +127,7 @@ enum Op {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub enum Fault {
     Pauses(u32),
     Irqs(u32),
     Hang,
@@ -251,6 +252,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Contexts that are open at a time.
+const CONTEXTS: usize = 6;
+
 /// The class of the engines that take jobs from a queue.
 const QUEUES: u8 = 2;
 
@@ -282,14 +286,14 @@ fn plan() -> impl Strategy<Value = SlotPlan> {
 }
 
 #[derive(Clone, Debug)]
-struct Setting {
-    plans: Vec<SlotPlan>,
-    save: u64,
-    restore: u64,
-    start_lag: u64,
-    irq_delay: u64,
-    timer_delay: u64,
-    timer_first: bool,
+pub struct Setting {
+    pub plans: Vec<SlotPlan>,
+    pub save: u64,
+    pub restore: u64,
+    pub start_lag: u64,
+    pub irq_delay: u64,
+    pub timer_delay: u64,
+    pub timer_first: bool,
 }
 
 fn setting() -> impl Strategy<Value = Setting> {
@@ -306,16 +310,16 @@ fn setting() -> impl Strategy<Value = Setting> {
     })
 }
 
-struct Play {
-    world: World,
-    who: Vec<ContextId>,
+pub struct Play {
+    pub world: World,
+    pub who: Vec<ContextId>,
     /// The context of each hold.
     holds: Vec<ContextId>,
 }
 
 impl Play {
-    fn new(setting: &Setting) -> Self {
-        let mut world = World::new(&setting.plans, 6);
+    pub fn new(setting: &Setting, contexts: usize) -> Self {
+        let mut world = World::new(&setting.plans, contexts);
         for slot in &mut world.card.slots {
             slot.save = setting.save;
             slot.restore = setting.restore;
@@ -340,7 +344,7 @@ impl Play {
     }
 
     /// Requests may be refused; the world checks that a refusal changes nothing.
-    fn step(&mut self, op: Op) {
+    pub fn step(&mut self, op: Op) {
         let who = |i: usize| self.who.get(i % self.who.len().max(1)).copied();
         match op {
             Op::Run { us } => self.world.run_for(us * US),
@@ -497,7 +501,7 @@ impl Play {
 
     /// Checks that every job ends, and none is lost, once the card behaves and all contexts may
     /// run.
-    fn finish(mut self) {
+    pub fn finish(mut self) {
         for slot in &mut self.world.card.slots {
             slot.ignore_pauses = 0;
             slot.finish_on_pause = false;
@@ -577,7 +581,7 @@ proptest! {
 
     #[test]
     fn random_schedules(setting in setting(), ops in prop::collection::vec(op(), 1..120)) {
-        let mut play = Play::new(&setting);
+        let mut play = Play::new(&setting, CONTEXTS);
         for op in ops {
             play.step(op);
         }
@@ -597,7 +601,7 @@ proptest! {
         setting.plans[0].queues = false;
         setting.plans[0].base = base.then_some((500 * US, 100 * US));
         setting.plans[0].relay &= !base;
-        let mut play = Play::new(&setting);
+        let mut play = Play::new(&setting, CONTEXTS);
         for &us in slices.iter().take(6) {
             let ctx = play.world.tenant(us * US);
             play.world.start(ctx, 100_000 * MS).unwrap();
@@ -624,7 +628,7 @@ proptest! {
         plan.class = 0;
         plan.queues = false;
         setting.plans = vec![plan; slots];
-        let mut play = Play::new(&setting);
+        let mut play = Play::new(&setting, CONTEXTS);
         for &us in slices.iter().take(6) {
             let ctx = play.world.tenant(us * US);
             play.world.start(ctx, 100_000 * MS).unwrap();
@@ -671,7 +675,7 @@ fn members_of_a_gang_are_started_one_by_one_after_a_freeze() {
     let (who, with) = (0, Some(1));
     let moves = Op::Move { who, group: 1 };
     let gang = Op::Gang { who, with };
-    let mut play = Play::new(&setting);
+    let mut play = Play::new(&setting, CONTEXTS);
     for op in [open(0), moves, open(1), gang, start(1), start(0)] {
         play.step(op);
     }

@@ -149,6 +149,11 @@ impl CardSlot {
         )
     }
 
+    /// Returns the context of the last job that was started.
+    pub fn running_job(&self) -> Option<ContextId> {
+        Some(self.running?.job.0)
+    }
+
     fn draining(&self, now: u64) -> bool {
         self.dma.is_some_and(|(_, until)| until > now)
     }

@@ -47,6 +47,7 @@ impl World {
         assert!(is_one, "two contexts on one slot");
         self.check_sums();
         self.check_gangs();
+        self.check_rules();
     }
 
     /// Checks that the timer of slot `i`, which has just fired, is not armed again for a time that
@@ -369,12 +370,12 @@ impl World {
     }
 
     /// Returns a group and its ancestors.
-    fn lineage(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
+    pub(super) fn lineage(&self, group: GroupKey) -> impl Iterator<Item = GroupKey> + '_ {
         successors(Some(group), |group| self.parents.get(group).copied())
     }
 
     /// Returns the slots that are reserved for groups other than `group` and its ancestors.
-    fn foreign(&self, group: GroupKey) -> u8 {
+    pub(super) fn foreign(&self, group: GroupKey) -> u8 {
         let taken = |(i, owner): (usize, &Option<GroupKey>)| match owner {
             Some(owner) if self.lineage(group).all(|own| own != *owner) => sid(i).bit(),
             _ => 0,
