@@ -14,6 +14,7 @@ mod hints;
 mod limits;
 mod measure;
 mod measured;
+mod mistakes;
 mod model;
 mod owners;
 mod points;

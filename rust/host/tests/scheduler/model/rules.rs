@@ -47,6 +47,10 @@ pub enum Rule {
     FrozenBound,
     /// A context that is named early is the one whose turn it is at the end of the run.
     TurnAtEnd,
+    /// Work yields to no work that it preempts at once.
+    YieldRank,
+    /// A gang keeps the slots that it has by the turn of its best member.
+    GangRank,
     /// Nothing that an owner does at a moment of its choice gains time.
     Gains,
 }
@@ -66,6 +70,8 @@ pub const BROKEN: &[Rule] = &[
     Rule::LookedAt,
     Rule::LimitPaid,
     Rule::FrozenBound,
+    Rule::YieldRank,
+    Rule::GangRank,
 ];
 
 /// An interrupt handler returns before the next timer fires.
