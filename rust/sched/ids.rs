@@ -16,7 +16,7 @@ pub struct SlotId(
 
 impl SlotId {
     /// The slot number 0.
-    pub(super) const FIRST: Self = Self(NonZeroU8::MIN);
+    pub(crate) const FIRST: Self = Self(NonZeroU8::MIN);
 
     /// Returns the slot number `n`, `None` above 7.
     #[inline]
@@ -61,6 +61,11 @@ pub struct ContextId {
 }
 
 impl ContextId {
+    /// Returns the name of the context at a place of which `generation` contexts were freed.
+    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
     /// Returns the place of the context in the storage, for tables that the caller keeps alongside
     /// it. Unique among the contexts that exist at one time.
     pub const fn index(self) -> usize {

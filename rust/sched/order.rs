@@ -40,7 +40,7 @@ pub enum Stop {
 impl Order {
     /// Returns the order in force for run `after` before any order is posted: the slot becomes
     /// vacant when the run has ended by itself.
-    pub(super) const fn none(after: u32) -> Self {
+    pub(crate) const fn none(after: u32) -> Self {
         let (stop, next) = (Stop::Never, None);
         Self { after, stop, next }
     }

@@ -60,7 +60,7 @@ impl Params {
     /// The longest timeslice: 10 s.
     pub const TIMESLICE_MAX: Duration = Duration::from_ms(10_000);
     /// A slice is not made longer than this because saves and restores are slow.
-    pub(super) const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
+    pub(crate) const SLICE_FLOOR_MAX: Duration = Duration::from_ms(10);
     /// The shortest preempt timeout: 1 ms.
     pub const PREEMPT_TIMEOUT_MIN: Duration = Duration::from_ms(1);
     /// The longest preempt timeout: 10 s.
@@ -100,7 +100,7 @@ impl Params {
     };
 
     /// Refuses values out of range.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
         let slice = (Self::TIMESLICE_MIN..=Self::TIMESLICE_MAX).contains(&self.timeslice);
         let timeout =
             (Self::PREEMPT_TIMEOUT_MIN..=Self::PREEMPT_TIMEOUT_MAX).contains(&self.preempt_timeout);
@@ -172,7 +172,7 @@ impl GroupSettings {
     };
 
     /// Refuses values out of range.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
         let weight = (Params::WEIGHT_MIN..=Params::WEIGHT_MAX).contains(&self.weight);
         let priority = self.max_priority <= Params::PRIORITY_MAX;
         if weight && priority && self.cap <= Self::CAP_MAX {

@@ -167,7 +167,7 @@ pub struct SlotStats {
 
 impl SlotStats {
     /// Counts a save that was observed, and took `span` if that could be measured.
-    pub(super) fn note_save(&mut self, span: Option<Duration>) {
+    pub(crate) fn note_save(&mut self, span: Option<Duration>) {
         self.saves += 1;
         if let Some(span) = span {
             self.save = average(self.save, self.save_max, span);
@@ -176,7 +176,7 @@ impl SlotStats {
     }
 
     /// Counts a restore, which took `span`; zero: the card did not report its time.
-    pub(super) fn note_restore(&mut self, span: Duration) {
+    pub(crate) fn note_restore(&mut self, span: Duration) {
         if span != Duration::ZERO {
             self.restore = average(self.restore, self.restore_max, span);
             self.restore_max = self.restore_max.max(span);

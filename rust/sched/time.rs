@@ -19,6 +19,9 @@ impl Time {
     /// The clock's zero.
     pub const ZERO: Self = Self(0);
 
+    /// A time that does not come.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// Returns the point `ns` nanoseconds after the clock's zero.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
