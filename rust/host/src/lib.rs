@@ -66,8 +66,34 @@ pub mod array {
     }
 }
 
+#[cfg(not(feature = "successor"))]
 #[path = "../../sched/mod.rs"]
 pub mod sched;
+
+/// The present scheduler.
+#[cfg(feature = "successor")]
+#[path = "../../sched/mod.rs"]
+pub mod present;
+
+/// The new scheduler behind the interface of the present one, and the values that they share.
+#[cfg(feature = "successor")]
+pub mod sched {
+    pub use crate::present::{
+        Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure,
+        GroupKey, GroupPath, GroupSettings, GroupStats, JobState, LeftReason, LoadCost, NewJob,
+        NextRun, Order, Params, PastJobs, PauseCause, Phase, PolicyKind, PreemptGranularity,
+        Profile, Refusal, RunEnd, RunRecord, SlotConfig, SlotId, SlotState, SlotStats, StartTimes,
+        Stats, Status, Stop, Time, Urgency, WaitReason, Wake, MAX_SLOTS,
+    };
+    pub use crate::recording::Scheduler;
+    pub use crate::scheduler::Storage;
+}
+
+pub mod recording;
+
+/// The new scheduler, which replaces the present one once it does all that the present one does.
+#[path = "../../scheduler/mod.rs"]
+pub mod scheduler;
 
 #[path = "../../measure/mod.rs"]
 pub mod measure;
@@ -81,11 +107,13 @@ pub fn card(slots: usize) -> sched::CardConfig {
     config
 }
 
+fn table<T: Default>(len: usize) -> array::Array<T> {
+    (0..len).map(|_| T::default()).collect()
+}
+
 /// Returns storage for this many contexts and groups.
+#[cfg(not(feature = "successor"))]
 pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
-    fn table<T: Default>(len: usize) -> array::Array<T> {
-        (0..len).map(|_| T::default()).collect()
-    }
     let entities = sched::EntityStorage {
         entities: table(contexts + groups),
         contexts: table(contexts),
@@ -97,5 +125,22 @@ pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
         entities,
         slots: array::Boxed::new(core::array::from_fn(|_| sched::Slot::default())),
         queues: array::Boxed::new(core::array::from_fn(|_| sched::RunQueue::default())),
+    }
+}
+
+#[cfg(feature = "successor")]
+pub use successor_storage as storage;
+
+/// Returns storage of the new scheduler for this many contexts and groups.
+pub fn successor_storage(contexts: usize, groups: usize) -> scheduler::Storage {
+    let levels = scheduler::Scheduler::level_places(0, 0, groups);
+    let groups = levels + scheduler::Scheduler::GROUPS_MAX;
+    scheduler::Storage {
+        contexts: table(contexts),
+        entities: table(contexts + levels),
+        levels: table(levels),
+        groups: table(groups),
+        bins: table(groups),
+        slots: array::Boxed::new(core::array::from_fn(|_| scheduler::Slot::default())),
     }
 }

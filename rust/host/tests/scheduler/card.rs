@@ -8,7 +8,7 @@ use fermata_sched_host::sched::{
     SlotState, Status, Urgency, Wake,
 };
 
-use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS, RELAY};
+use crate::model::{ns, sid, World, BASE, ENDLESS, IRQ, MS, RELAY, US};
 
 const WAITING: usize = 40;
 
@@ -221,7 +221,7 @@ fn jobs_go_on_where_they_were() {
             world.thaw();
             // One job starts at once, the other at the next decision.
             assert_eq!(starts(&world), before + 1);
-            world.run_for(1);
+            world.run_for(2 * US);
             assert_eq!(starts(&world), before + 2);
         }
         world.run_for(200 * MS);

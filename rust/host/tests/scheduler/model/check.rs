@@ -15,6 +15,9 @@ use proptest::test_runner::TestCaseError;
 
 use super::{ns, sid, SlotPlan, Tenant, World, GROUPS, MS, US};
 
+/// A timer that is due may be armed for this much later, so that other interrupts are handled first.
+const SOON: u64 = 2 * US;
+
 impl World {
     /// Checks the invariants that hold after every event.
     pub(super) fn check(&mut self) {
@@ -198,7 +201,7 @@ impl World {
                 if usable & sid(i).bit() != 0 {
                     let state = self.machine.slot_state(sid(i)).unwrap();
                     // A decision starts only one job; the next decision follows at once.
-                    let left = self.timers[i].is_some_and(|at| at <= self.now);
+                    let left = self.timers[i].is_some_and(|at| at <= self.now + SOON);
                     if state == SlotState::Vacant
                         && !left
                         && !self.is_throttling()

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A context begins to wait: which slot it gets, and what that displaces.
+
+use super::super::card::{Call, Card};
+use super::super::values::{slots_in, EntityIndex, PauseCause, Rank, SlotId, MAX_SLOTS};
+use super::super::Scheduler;
+use super::bind::Unbound;
+use super::Why;
+
+/// How many contexts whose groups have used up their caps one decision sets aside.
+const THROTTLES_MAX: usize = 8;
+
+/// What a slot offers to a context that waits, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Offer {
+    /// It is vacant, or about to be, without a successor.
+    Free,
+    /// Its successor gives way.
+    Successor,
+    /// Its job is stopped at once.
+    Job,
+}
+
+impl Scheduler {
+    /// Returns the context that runs next on a slot, and why.
+    pub(super) fn choose<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        id: SlotId,
+    ) -> Option<(EntityIndex, Why)> {
+        let class = self.slot(id).class;
+        let usable = self.classes[class.at()].usable;
+        if self.frozen || self.gone || usable & id.bit() == 0 {
+            return None;
+        }
+        let first = self.first_for(call, id)?;
+        if let Some((at, due)) = self.starving(id) {
+            if due <= call.now && at != first && !self.throttle_group_of(call.now, at) {
+                return Some((at, Why::Boost));
+            }
+        }
+        Some((first, Why::Turn))
+    }
+
+    /// Returns the context that the policy puts first for a slot, and throttles groups whose caps
+    /// are used up on the way.
+    fn first_for<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) -> Option<EntityIndex> {
+        let class = self.slot(id).class;
+        for _ in 0..THROTTLES_MAX {
+            let first = self.queue.pick(class, id.bit());
+            if self.queue.take_unfinished() {
+                break;
+            }
+            let first = first?;
+            if !self.throttle_group_of(call.now, first) {
+                return Some(first);
+            }
+        }
+        // The rest is left to the next section.
+        self.slots[id.index()].check_by(call.now);
+        self.touch(id);
+        None
+    }
+
+    /// Finds a slot for a context that has begun to wait; then for the one that it has displaced,
+    /// and so on: each ranks below the one before, so this ends soon.
+    pub(in super::super) fn arrived<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+        let mut next = Some(at);
+        for _ in 0..2 * MAX_SLOTS {
+            let Some(at) = next else {
+                return;
+            };
+            next = self.find_slot(call, at);
+        }
+    }
+
+    /// Finds a slot for a context that waits. Returns the context that a slot is to be found for
+    /// next.
+    fn find_slot<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        at: EntityIndex,
+    ) -> Option<EntityIndex> {
+        if self.frozen || self.gone || !self.queue.is_linked(at) || self.queue.is_throttled(at) {
+            return None;
+        }
+        let Some((offer, id)) = self.best_offer(call, at) else {
+            self.await_slices(call, at);
+            return None;
+        };
+        if self.throttle_group_of(call.now, at) {
+            return None;
+        }
+        if offer == Offer::Free {
+            // If a group has just returned, others come first.
+            self.rebind(call, id);
+            let slot = self.slot(id);
+            let is_taken = slot.next.is_some() || slot.protocol.unstopped().is_some();
+            return (is_taken && self.queue.is_linked(at)).then_some(at);
+        }
+        let first = self.first_for(call, id);
+        let first = first.filter(|&first| first != at && self.queue.outranks(first, at));
+        if let Some(first) = first {
+            if let Some(displaced) = self.take_offer(call, first, offer, id) {
+                self.reschedule(self.contexts[displaced].class);
+            }
+            return self.queue.is_linked(at).then_some(at);
+        }
+        self.take_offer(call, at, offer, id)
+    }
+
+    /// Returns the best offer of a slot to a context; among equal ones that where the policy puts
+    /// the loser last.
+    fn best_offer<C: Card>(&self, call: &Call<'_, C>, at: EntityIndex) -> Option<(Offer, SlotId)> {
+        let mut best: Option<(Offer, (Rank, u64), SlotId)> = None;
+        for id in slots_in(self.slots_of(at)) {
+            let Some((offer, loser)) = self.offer(call, id, at) else {
+                continue;
+            };
+            let place = loser.map_or((Rank::BestEffort, u64::MAX), |loser| {
+                self.queue.place(loser)
+            });
+            let is_better = |(other, last, _)| offer < other || offer == other && place > last;
+            if best.is_none_or(is_better) {
+                best = Some((offer, place, id));
+                if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
+                    break;
+                }
+            }
+        }
+        best.map(|(offer, _, id)| (offer, id))
+    }
+
+    /// Returns what a slot offers to a context, and at whose cost.
+    fn offer<C: Card>(
+        &self,
+        call: &Call<'_, C>,
+        id: SlotId,
+        at: EntityIndex,
+    ) -> Option<(Offer, Option<EntityIndex>)> {
+        let slot = self.slot(id);
+        if slot.prev.is_some() && slot.next.is_some() {
+            // Two contexts are named: the status is read before a third is.
+            return None;
+        }
+        let gives_way =
+            |next: super::Next| next.why != Why::Boost && self.queue.outranks(at, next.ctx);
+        let run = slot.protocol.run();
+        let may_stop = run.is_some_and(|run| {
+            let is_stopped = run.stop.is_some_and(|stop| stop.at <= call.now);
+            let is_boosted = slot.accounts.boosted && call.now < self.slice_end(id);
+            !is_stopped && !is_boosted && self.queue.outranks(at, EntityIndex::of(run.ctx))
+        });
+        let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), slot.protocol.is_leaving());
+        match slot.next {
+            None if is_vacant => Some((Offer::Free, None)),
+            None if is_leaving && !self.comes_back(id, at) => Some((Offer::Free, None)),
+            _ if may_stop => Some((Offer::Job, run.map(|run| EntityIndex::of(run.ctx)))),
+            Some(next) if is_vacant || is_leaving => {
+                gives_way(next).then_some((Offer::Successor, Some(next.ctx)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes what a slot offers. Returns the context that was displaced, and waits.
+    fn take_offer<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        at: EntityIndex,
+        offer: Offer,
+        id: SlotId,
+    ) -> Option<EntityIndex> {
+        let displaced = match self.unbind(call, id) {
+            Unbound::Free(next) => Some(next),
+            Unbound::None | Unbound::Maybe => None,
+            Unbound::Stays => return None,
+        };
+        self.bind(call, id, at, Why::Turn);
+        let waits = displaced.filter(|&next| self.give_back(call, next));
+        if self.slot(id).protocol.is_vacant() {
+            self.start_next(call, id);
+        } else {
+            if offer == Offer::Job {
+                let waiter = self.contexts.id(at);
+                self.stop(call, id, call.now, PauseCause::Outranked { waiter });
+            }
+            self.commit(call, id);
+        }
+        waits.map(|next| next.ctx)
+    }
+
+    /// Has the policy look at the runs that a context waits for, at the end of their slices, or at
+    /// once where these are over.
+    pub(super) fn await_slices<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+        for id in slots_in(self.slots_of(at)) {
+            let slot = self.slot(id);
+            let may_end = slot.protocol.unstopped().is_some() && slot.next.is_none();
+            if may_end && slot.check_at > call.now && self.queue.is_linked(at) {
+                let check_at = self.slice_end(id).before(self.lead(id));
+                self.slots[id.index()].check_by(check_at);
+                self.touch(id);
+                self.check_run(call, id);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Waiting for a slot, and the starvation boost: whatever the policy prefers, the context that
+//! waits longest gets a slice now and then.
+//!
+//! If the context has waited for longer than the boost interval, and the last slice given for this
+//! reason is at least as long ago, the context is given the next slice, which is not cut short. The
+//! slice is as long as the context's own, but no longer than a quarter of the interval. So at most
+//! a quarter of the time goes against the policy, and each of n waiting contexts runs within n + 1
+//! intervals, slices and switches.
+
+use super::super::context::{Neighbours, State};
+use super::super::values::{Duration, EntityIndex, SlotId, Time};
+use super::super::Scheduler;
+
+/// How many of the contexts that wait longest are looked at for one that may run on a slot.
+const LOOKS_MAX: usize = 8;
+
+/// The contexts of a class that wait, in order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Waiting {
+    oldest: Option<EntityIndex>,
+    newest: Option<EntityIndex>,
+    /// When the boost last had its turn.
+    boosted_at: Time,
+}
+
+impl Waiting {
+    #[inline]
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.oldest.is_none()
+    }
+
+    pub(in super::super) fn note_boost(&mut self, now: Time) {
+        self.boosted_at = now;
+    }
+}
+
+/// Queues.
+impl Scheduler {
+    /// Lets a job wait for a slot: since `since`, and at the turn that it had, if it had one.
+    pub(in super::super) fn wait(&mut self, at: EntityIndex, since: Time, turn: Option<u64>) {
+        let context = &mut self.contexts[at];
+        (context.state, context.slot, context.since) = (State::Queued, None, since);
+        self.link(at, turn);
+    }
+
+    /// Links a context whose job waits, unless it may use no slot.
+    pub(in super::super) fn link(&mut self, at: EntityIndex, turn: Option<u64>) {
+        if self.slots_of(at) != 0 {
+            self.queue.enqueue(at, turn);
+            self.list(at, turn.is_some());
+        }
+    }
+
+    pub(in super::super) fn unlink(&mut self, at: EntityIndex) {
+        if self.queue.is_linked(at) {
+            self.queue.dequeue(at);
+            self.unlist(at);
+        }
+    }
+
+    /// Takes the job of a context, which is on no slot and bound to none, out of its queue: it wants
+    /// no slot any more.
+    pub(in super::super) fn stop_waiting(&mut self, now: Time, at: EntityIndex, state: State) {
+        self.unlink(at);
+        self.queue.sleep(at);
+        self.contexts[at].rest(now, state);
+    }
+
+    /// Adds a context to the list of those that wait; `first`: it has waited for long.
+    fn list(&mut self, at: EntityIndex, first: bool) {
+        let waiting = &mut self.classes[self.contexts[at].class.at()].waiting;
+        let (older, newer) = match first {
+            true => (None, waiting.oldest),
+            false => (waiting.newest, None),
+        };
+        match older {
+            Some(older) => self.contexts[older].neighbours.newer = Some(at),
+            None => waiting.oldest = Some(at),
+        }
+        match newer {
+            Some(newer) => self.contexts[newer].neighbours.older = Some(at),
+            None => waiting.newest = Some(at),
+        }
+        self.contexts[at].neighbours = Neighbours { newer, older };
+    }
+
+    fn unlist(&mut self, at: EntityIndex) {
+        let Neighbours { newer, older } = core::mem::take(&mut self.contexts[at].neighbours);
+        let waiting = &mut self.classes[self.contexts[at].class.at()].waiting;
+        match older {
+            Some(older) => self.contexts[older].neighbours.newer = newer,
+            None => waiting.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.contexts[newer].neighbours.older = older,
+            None => waiting.newest = older,
+        }
+    }
+}
+
+/// The starvation boost.
+impl Scheduler {
+    /// Returns the context that waits longest for a slot, and when it has waited too long.
+    pub(super) fn starving(&mut self, slot: SlotId) -> Option<(EntityIndex, Time)> {
+        if self.boost == Duration::ZERO {
+            return None;
+        }
+        let class = self.slot(slot).class;
+        let mut next = self.classes[class.at()].waiting.oldest;
+        for _ in 0..LOOKS_MAX {
+            let at = next?;
+            next = self.contexts[at].neighbours.newer;
+            if self.queue.is_throttled(at) {
+                // Contexts of throttled groups do not hide the others.
+                self.unlist(at);
+                self.list(at, false);
+            } else if self.queue.allowed(at) & slot.bit() != 0 {
+                let since = self.contexts[at].since;
+                let since = since.max(self.classes[class.at()].waiting.boosted_at);
+                return Some((at, since + self.boost));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The values that the scheduler and its caller exchange: times, names, parameters, reports.
+
+use core::num::NonZeroU32;
+
+pub use crate::sched::{
+    CardConfig, ContextConfig, ContextId, Duration, EndReason, Failure, GroupKey, GroupPath,
+    GroupSettings, GroupStats, JobState, LeftReason, LoadCost, NewJob, NextRun, Order, Params,
+    PastJobs, PauseCause, Phase, PolicyKind, PreemptGranularity, Profile, Refusal, RunEnd,
+    RunRecord, SlotConfig, SlotId, SlotState, SlotStats, StartTimes, Stats, Status, Stop, Time,
+    Urgency, WaitReason, Wake, MAX_SLOTS,
+};
+
+/// Index of a context, or of a group that competes for contexts, in the table of entities. Contexts
+/// come first. An index is made only for a place that exists, and tables keep their lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EntityIndex(
+    /// The index plus one, so that an `Option` takes no more space.
+    NonZeroU32,
+);
+
+impl EntityIndex {
+    pub(super) const fn new(at: usize) -> Self {
+        // CAST: tables are far shorter than 2^31 places.
+        Self(NonZeroU32::MIN.saturating_add(at as u32))
+    }
+
+    /// Returns the index of a context that exists.
+    pub(super) const fn of(ctx: ContextId) -> Self {
+        Self::new(ctx.index())
+    }
+
+    pub(super) const fn at(self) -> usize {
+        (self.0.get() - 1) as usize
+    }
+}
+
+/// Index of a group in the table of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GroupIndex(NonZeroU32);
+
+impl GroupIndex {
+    pub(super) const fn new(at: usize) -> Self {
+        // CAST: as above.
+        Self(NonZeroU32::MIN.saturating_add(at as u32))
+    }
+
+    pub(super) const fn at(self) -> usize {
+        (self.0.get() - 1) as usize
+    }
+}
+
+/// A class of slots: the number of its first slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+impl Class {
+    pub(super) const fn of(first: SlotId) -> Self {
+        // CAST: below 8.
+        Self(first.index() as u8)
+    }
+
+    /// Returns the class of a stored number.
+    pub(super) const fn from_number(number: u8) -> Self {
+        Self(number)
+    }
+
+    pub(super) const fn number(self) -> u8 {
+        self.0
+    }
+
+    pub(super) const fn at(self) -> usize {
+        (self.0 & 7) as usize
+    }
+
+    pub(super) const fn bit(self) -> u8 {
+        1 << (self.0 & 7)
+    }
+}
+
+/// Iterates over the slots whose bit is set in `mask`, lowest first.
+pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
+    let mut left = mask;
+    core::iter::from_fn(move || {
+        // CAST: at most 8, which is no slot.
+        let slot = SlotId::new(left.trailing_zeros() as u8)?;
+        left &= left - 1;
+        Some(slot)
+    })
+}
+
+/// Iterates over the classes whose bit is set in `mask`, lowest first.
+pub(super) fn classes_in(mask: u8) -> impl Iterator<Item = Class> {
+    slots_in(mask).map(Class::of)
+}
+
+/// The first criterion of the order in a class: work of a lower rank preempts work of a higher rank
+/// at once, under every policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// Latency-critical work.
+    Critical,
+    /// The rest.
+    #[default]
+    BestEffort,
+}
+
+impl Rank {
+    /// All ranks, the first to run first.
+    pub(super) const ALL: [Self; 2] = [Self::Critical, Self::BestEffort];
+
+    pub(super) const fn of(params: &Params) -> Self {
+        match params.urgency {
+            Urgency::LatencyCritical => Self::Critical,
+            Urgency::BestEffort => Self::BestEffort,
+        }
+    }
+}
