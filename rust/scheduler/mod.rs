@@ -16,6 +16,8 @@
 mod card;
 mod context;
 mod decisions;
+#[cfg(not(MODULE))]
+mod invariants;
 mod queues;
 mod requests;
 mod slot;

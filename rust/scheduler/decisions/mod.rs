@@ -131,6 +131,16 @@ impl Slot {
         core::mem::take(&mut self.stuck)
     }
 
+    /// Returns whether the boost has started the run.
+    pub(super) fn is_boosted(&self) -> bool {
+        self.accounts.boosted
+    }
+
+    /// Returns whether the timer fires at `at` at the latest, or is not needed.
+    pub(super) fn is_armed_by(&self, at: Time) -> bool {
+        self.armed <= at
+    }
+
     /// Returns how much of the present run is charged.
     pub(super) fn charged(&self) -> Duration {
         self.accounts.charged

@@ -21,6 +21,8 @@ const SOON: u64 = 2 * US;
 impl World {
     /// Checks the invariants that hold after every event.
     pub(super) fn check(&mut self) {
+        #[cfg(feature = "successor")]
+        self.machine.check_invariants(ns(self.now));
         for i in 0..self.plans.len() {
             let state = self.machine.slot_state(sid(i)).unwrap();
             let busy = matches!(
