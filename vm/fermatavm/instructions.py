@@ -98,6 +98,9 @@ def compare(counts, known):
 
 def count_scheduler(parser, words):
     parser.add_argument("--update", action="store_true", help="write the baseline of this compiler")
+    parser.add_argument("--successor", action="store_true", help="count those of the new scheduler (rust/scheduler), for which there is no "
+                        "baseline")  # fmt: skip
+    parser.add_argument("--slots", type=int, default=1, help="slots of the card (%(default)s); without 1 nothing is compared")
     parser.add_argument("--files", metavar="CASE", help="print only the files of rust/sched that a case such as 'fair start-vacant' "
                         "passes through, with the number of functions")  # fmt: skip
     args = parser.parse_args(words)
@@ -108,13 +111,17 @@ def count_scheduler(parser, words):
         print(f"{len(found)} files, {sum(map(len, found.values()))} functions")
         return
     build = ["cargo", "build", "--release", "--locked", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
-    run(build, cwd=TOP)
+    run(build + ["--features", "successor"] if args.successor else build, cwd=TOP)
     cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()
+    if args.successor:
+        cases = [case for case in cases if not case.startswith("deadline ")]
     with ThreadPoolExecutor(JOBS) as pool:
-        counts = dict(zip(cases, pool.map(count, cases), strict=True))
-    write_report("instructions", {"rustc": compiler(), "instructions": counts})
+        counts = dict(zip(cases, pool.map(count, [f"{case} {args.slots}" for case in cases]), strict=True))
     for case in cases:
         print(f"{case:<24} {counts[case]:>7}")
+    if args.successor or args.slots != 1:
+        return
+    write_report("instructions", {"rustc": compiler(), "instructions": counts})
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     if args.update:
         baseline[compiler()] = counts

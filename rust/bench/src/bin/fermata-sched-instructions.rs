@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Runs the pure part of a switch, or of a call, under callgrind, which counts the instructions
-//! below `counted` (vm/fermatavm/instructions.py). Arguments: a case and an operation. Prints how
-//! many operations were counted.
+//! below `counted` (vm/fermatavm/instructions.py). Arguments: a case, an operation, and the number of
+//! slots (1). Prints how many operations were counted.
 
 use fermata_output::say;
 use fermata_sched_bench::{Case, Contended, CASES};
@@ -114,7 +114,8 @@ fn run() {
         Operation::StartVacant => 0,
         _ => CONTEXTS,
     };
-    let mut it = Contended::new(*case, contexts);
+    let slots = arguments.get(2).and_then(|slots| slots.parse().ok());
+    let mut it = Contended::on(contexts, *case, slots.unwrap_or(1));
     for round in 0..2 * TIMES {
         perform(&mut it, *operation, round, round >= TIMES);
     }
