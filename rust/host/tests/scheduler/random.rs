@@ -339,6 +339,10 @@ impl Play {
         }
     }
 
+    fn all_slots(&self) -> u8 {
+        u8::MAX >> (8 - self.world.plans.len())
+    }
+
     fn slot(&self, slot: usize) -> usize {
         slot % self.world.plans.len()
     }
@@ -425,7 +429,7 @@ impl Play {
                 let _ = self.world.set_group_weight(GroupKey(group), weight);
             }
             Op::Exclusive { slots, group } => {
-                let slots = slots & ((1 << self.world.plans.len()) - 1);
+                let slots = slots & self.all_slots();
                 let _ = self.world.set_exclusive(slots, group.map(GroupKey));
             }
             Op::Fault { slot, kind } => self.fault(self.slot(slot), kind),
@@ -509,7 +513,7 @@ impl Play {
         }
         self.world.lazy = false;
         self.step(Op::Thaw);
-        let all = (1 << self.world.plans.len()) - 1;
+        let all = self.all_slots();
         let _ = self.world.set_exclusive(all, None);
         for group in 0..4 {
             let _ = self.world.remove_group(GroupKey(group));

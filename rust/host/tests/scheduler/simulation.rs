@@ -290,6 +290,8 @@ impl Simulation {
             .iter()
             .filter_map(|slot| slot.relay.as_ref());
         seen.relayed += relays.map(|relay| u64::from(relay.relayed)).sum::<u64>();
+        // A base card is polled until the last job has ended.
+        self.play.world.lean = true;
         self.play.finish();
     }
 }
