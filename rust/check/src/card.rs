@@ -42,6 +42,8 @@ pub(crate) struct CardSlot {
     pub(crate) window: Option<usize>,
     /// The context whose job was started last, and may still access memory (`may_touch`).
     pub(crate) last: Option<usize>,
+    /// The starvation boost has started the job.
+    pub(crate) boosted: bool,
     pub(crate) bits: u64,
     pub(crate) count: u32,
     /// The status before the last START.
@@ -89,6 +91,7 @@ impl CardSlot {
             engine: Engine::Idle,
             window: None,
             last: None,
+            boosted: false,
             bits: 0,
             count: 0,
             old: 0,

@@ -14,6 +14,12 @@ mod key;
 mod recovery;
 mod world;
 
+/// Do some rules apply in full, as a core keeps them that binds a successor to each slot? The core
+/// of rust/sched arms timers for the present, waits for a boundary as long as it is frozen, and
+/// decides on a slot that is kept for a hint when the slot is vacant (rules.rs and attacks.rs of
+/// rust/host).
+pub(crate) const BOUND_CORE: bool = false;
+
 pub use configurations::{LARGE, QUICK};
 pub use world::World;
 
@@ -403,6 +409,8 @@ rules! {
     Belief = "with no order or record in flight, the scheduler knows each slot's run and held order",
     ResetKnown = "a slot with a relay is reset only if no run can follow the known one, or a record was lost",
     NotBehind = "latency-critical work that waits is named, and the best-effort job is told to stop at once",
+    Outranked = "latency-critical work waits for no slot whose best-effort job stays, unless as many slots become vacant",
+    OneStart = "one call starts one job",
     Withdrawn = "a context that must not run is not named, unless too many withdrawals are unresolved",
     Refused = "a request is refused only for a specified reason, and a refused request changes nothing",
 }

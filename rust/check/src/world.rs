@@ -13,7 +13,8 @@ use std::hash::{Hash, Hasher};
 
 use fermata_sched_host::sched::{
     Action, CardConfig, ContextId, Duration, Event, GroupKey, Order, PolicyKind,
-    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Time,
+    PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Stop,
+    Time,
 };
 use fermata_sched_host::storage;
 
@@ -645,11 +646,16 @@ impl World {
         let rests = self.frozen && self.machine.is_at_rest();
         let result = call(&mut self.machine, &mut actions);
         let now = self.time();
+        let mut calls = vec![actions.len()];
         while result.is_ok()
             && self
                 .machine
                 .sweep(now, u32::MAX, &mut |action| actions.push(action))
-        {}
+        {
+            calls.push(actions.len());
+        }
+        calls.push(actions.len());
+        self.check_calls(&actions, &calls);
         let written = actions.iter().find(|action| writes(action));
         self.must(!rests || written.is_none(), Rule::Rest, || {
             format!("{event:?}: {written:?}")
@@ -674,6 +680,23 @@ impl World {
             self.posted.clear();
         }
         result
+    }
+
+    /// Checks that no call starts two jobs; `ends`: where the actions of each call end.
+    fn check_calls(&mut self, actions: &[Action], ends: &[usize]) {
+        let begins = |action: &&Action| match action {
+            Action::Start { .. } => !self.bounds.relay,
+            Action::Order { order, .. } => order.stop == Stop::Vacant,
+            _ => false,
+        };
+        let mut from = 0;
+        let mut most = 0;
+        for &to in ends {
+            let starts = actions[from..to].iter().filter(begins).count();
+            most = most.max(starts);
+            from = to;
+        }
+        self.must(most <= 1, Rule::OneStart, || format!("{most} STARTs"));
     }
 
     pub(crate) fn quarantined(&self) -> u8 {

@@ -5,7 +5,7 @@
 use fermata_sched_host::sched::{ContextId, JobState, Refusal, SlotId, SlotState, Stats, Urgency};
 
 use super::{slot_id, Owner, Snapshot, World, MS, TIMEOUT};
-use crate::Rule;
+use crate::{Rule, BOUND_CORE};
 
 /// A hint expires no later than this after its time.
 const GRACE: u64 = MS;
@@ -52,6 +52,7 @@ impl World {
         }
         self.check_kept(i);
         self.check_bound(i);
+        self.check_outranked(i);
         let quarantined = state == Some(SlotState::Quarantined);
         let same = gone || quarantined == self.slots[i].quarantined;
         self.must(same, Rule::Quarantine, || format!("{state:?}"));
@@ -77,12 +78,47 @@ impl World {
         let params = self.machine.params(ctx);
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let given_up = self.now >= slot.first_pause + TIMEOUT;
-        if !cooperative || slot.bounded || given_up || self.frozen || !self.critical_waits() {
+        let waits = match self.frozen {
+            true => BOUND_CORE,
+            false => self.critical_waits(),
+        };
+        if !cooperative || slot.bounded || given_up || !waits {
             return;
         }
         let bound = self.now + self.machine.boundary_wait().as_ns();
         let timely = slot.timer.is_some_and(|at| at <= bound);
         self.must(timely, Rule::Bounded, || format!("slot {i}"));
+    }
+
+    /// Checks that a best-effort job makes way if more latency-critical work waits for its slot than
+    /// slots become vacant. Slots with a relay: [`Rule::NotBehind`].
+    fn check_outranked(&mut self, i: usize) {
+        let Some(SlotState::Running(ctx)) = self.machine.slot_state(slot_id(i)) else {
+            return;
+        };
+        let slot = &self.slots[i];
+        let is_due = slot.timer.is_some_and(|at| at <= self.now);
+        let alone = !self.bounds.gangs && !self.bounds.gang;
+        let stays = slot.boosted || self.is_critical(ctx) || self.frozen || is_due;
+        if self.bounds.relay || stays || !alone {
+            return;
+        }
+        let waits = self.owners.iter().flatten().filter(|owner| {
+            let stats = self.machine.stats(owner.id, self.time());
+            let waits =
+                stats.is_ok_and(|stats| stats.state == JobState::Queued && !stats.throttled);
+            let serves = self.exclusive.is_none_or(|group| group == owner.group);
+            let may = serves && owner.enabled && owner.mask & slot_id(i).bit() != 0;
+            waits && may && self.is_critical(owner.id)
+        });
+        let leaving = (0..self.slots.len()).filter(|&other| {
+            let state = self.machine.slot_state(slot_id(other));
+            !matches!(state, Some(SlotState::Running(_) | SlotState::Quarantined))
+        });
+        let (waits, leaving) = (waits.count(), leaving.count());
+        self.must(waits <= leaving, Rule::Outranked, || {
+            format!("slot {i}: {waits} wait, {leaving} slots become vacant")
+        });
     }
 
     /// Checks the reservation of a slot for a hint, if there is one.
@@ -113,8 +149,12 @@ impl World {
         });
         let waiting: Vec<_> = waiting.map(|owner| owner.id).collect();
         let right = self.is_critical(holder) && !waiting.iter().any(|&id| self.is_critical(id));
-        if vacant && !waiting.is_empty() {
-            self.seen.kept = true;
+        let runs = matches!(
+            self.machine.slot_state(slot_id(i)),
+            Some(SlotState::Running(_))
+        );
+        if (vacant || (BOUND_CORE && !runs)) && !waiting.is_empty() {
+            self.seen.kept |= vacant;
             self.must(right, Rule::Kept, || {
                 format!("slot {i} is kept from LC work")
             });
