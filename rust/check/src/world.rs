@@ -682,8 +682,14 @@ impl World {
         result
     }
 
-    /// Checks that no call starts two jobs; `ends`: where the actions of each call end.
+    /// Checks that no call starts two jobs, and notes which were boosted; `ends`: where the actions
+    /// of each call end.
     fn check_calls(&mut self, actions: &[Action], ends: &[usize]) {
+        for action in actions {
+            if let Action::Start { slot, boosted, .. } = *action {
+                self.slots[slot.index()].boosted = boosted;
+            }
+        }
         let begins = |action: &&Action| match action {
             Action::Start { .. } => !self.bounds.relay,
             Action::Order { order, .. } => order.stop == Stop::Vacant,

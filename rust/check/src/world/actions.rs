@@ -57,15 +57,8 @@ impl World {
                 self.slots[slot.index()].window = None;
             }
             Action::Start {
-                slot,
-                ctx,
-                resume,
-                boosted,
-                ..
-            } => {
-                self.slots[slot.index()].boosted = boosted;
-                self.started(slot.index(), ctx, resume);
-            }
+                slot, ctx, resume, ..
+            } => self.started(slot.index(), ctx, resume),
             Action::Pause {
                 slot,
                 ctx,
