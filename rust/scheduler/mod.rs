@@ -79,6 +79,7 @@ enum Sweep {
 ///
 /// The caller holds one lock across each call. An interrupt handler that reads a status itself reads
 /// it under the same lock, so that no START can come between the read and its report.
+#[derive(Debug)]
 #[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
 pub struct Scheduler {
     queue: RunQueue,
@@ -226,12 +227,5 @@ impl Scheduler {
     fn class_due(&self, class: Class) -> Time {
         let throttled = self.queue.next_throttled(class);
         throttled.map_or(Time::NEVER, |(_, at)| at)
-    }
-}
-
-impl core::fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let slots = self.ids().map(|id| self.slot(id));
-        f.debug_list().entries(slots).finish()
     }
 }
