@@ -552,6 +552,7 @@ impl World {
 
     /// Reports how long the Load of the job that was just started on a slot took.
     pub fn note_load(&mut self, i: usize, cost: LoadCost) {
+        self.rules.note_load(i);
         self.ask(
             |machine, now, mut out| {
                 machine.note_load(now, sid(i), cost, &mut out);

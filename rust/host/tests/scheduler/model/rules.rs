@@ -121,6 +121,13 @@ struct Waiter {
     slots: u8,
 }
 
+impl Rules {
+    /// Notes that a part of the loading of the run on slot `i` is charged to others.
+    pub fn note_load(&mut self, i: usize) {
+        self.runs.remove(&i);
+    }
+}
+
 impl World {
     /// Returns how a rule of [`BROKEN`] was broken first.
     pub fn breach(&self, rule: Rule) -> Option<&str> {
@@ -160,7 +167,8 @@ impl World {
                 Action::Ended { slot, run, .. } if !self.plans[slot.index()].relay => {
                     let since = self.rules.runs.get(&slot.index()).map(|run| run.since);
                     let lasted = since.map(|since| Duration::from_ns(self.now - since));
-                    self.must(lasted == Some(run.span), Rule::Charges, || {
+                    let holds = lasted.is_none_or(|lasted| lasted == run.span);
+                    self.must(holds, Rule::Charges, || {
                         format!("{slot:?}: {:?} of {lasted:?}", run.span)
                     });
                 }
