@@ -147,7 +147,8 @@ fn of_job(error: Error) -> Option<Explanation> {
         ),
         Error::Protocol => (
             "the card broke its protocol",
-            "reset the card; on a base card base_settle_us may be too small (docs/operations.md)",
+            "reset the card; on a base card base_settle_us may be too small, or a declared result \
+                 gives no answer (docs/operations.md)",
         ),
         Error::Gone => ("the card is gone", "`dmesg` tells why"),
         _ => return None,
@@ -275,6 +276,10 @@ fn of_registers(call: Call, error: Error) -> Option<Explanation> {
         (Call::RegistersWrite, Error::Busy) => (
             "a job has not ended",
             "wait for the end of the job (`fermatactl list` shows its state)",
+        ),
+        (Call::RegistersRead, Error::Other(EIO)) => (
+            "a register gives no answer",
+            "name only registers that the engine has",
         ),
         (Call::RegistersRead, Error::Again) => (
             "the context is on no slot, and a register is no declared result",
@@ -564,7 +569,7 @@ mod tests {
     ];
 
     /// Errors of calls that fermatactl does not make in this way.
-    const NEVER: [(&str, &str, &str); 14] = [
+    const NEVER: [(&str, &str, &str); 15] = [
         ("setup", "ENXIO", "of the calls before it"),
         ("setup", "EINVAL", "it names no slots"),
         ("arena_create", "EFAULT", "FERMATA_ARENA_USER"),
@@ -575,6 +580,7 @@ mod tests {
         ("snapshot_create", "EOPNOTSUPP", "FERMATA_SNAPSHOT_USER"),
         ("snapshot_create", "EPERM", "memory of another process"),
         ("snapshot_create", "ESRCH", "memory of another process"),
+        ("regs", "EPROTO", "the error of a job"),
         ("start", "ETIME", "the error of a job"),
         ("context_info", "ENOENT", "the end of the list"),
         ("wait", "EINTR", "the library waits again"),

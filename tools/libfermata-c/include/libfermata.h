@@ -215,7 +215,7 @@ int fermata_write_registers(const fermata_context *context, const struct fermata
 
 /**
  * Reads registers: fills in the value of each from its offset. -EAGAIN: the context is not on a
- * slot, and not all of the registers are declared results.
+ * slot, and not all of the registers are declared results. -EIO: a register gives no answer.
  */
 int fermata_read_registers(const fermata_context *context, struct fermata_reg *registers, size_t count);
 

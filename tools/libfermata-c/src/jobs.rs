@@ -125,7 +125,7 @@ pub unsafe extern "C" fn fermata_write_registers(
 }
 
 /// Reads registers: fills in the value of each from its offset. -EAGAIN: the context is not on a
-/// slot, and not all of the registers are declared results.
+/// slot, and not all of the registers are declared results. -EIO: a register gives no answer.
 #[no_mangle]
 pub unsafe extern "C" fn fermata_read_registers(
     context: *const Context,

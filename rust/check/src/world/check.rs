@@ -78,9 +78,10 @@ impl World {
         let params = self.machine.params(ctx);
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let given_up = self.now >= slot.first_pause + TIMEOUT;
-        let waits = match self.frozen {
-            true => BOUND_CORE,
-            false => self.critical_waits(),
+        let waits = if self.frozen {
+            BOUND_CORE
+        } else {
+            self.critical_waits()
         };
         if !cooperative || slot.bounded || given_up || !waits {
             return;
