@@ -18,7 +18,7 @@ mod world;
 /// of rust/sched arms timers for the present, waits for a boundary as long as it is frozen, and
 /// decides on a slot that is kept for a hint when the slot is vacant (rules.rs and attacks.rs of
 /// rust/host).
-pub(crate) const BOUND_CORE: bool = false;
+pub(crate) const BOUND_CORE: bool = cfg!(feature = "successor");
 
 pub use configurations::{LARGE, QUICK};
 pub use world::World;
