@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the scheduler asks of the driver, and how it is called.
+//! The operations that the driver implements for the scheduler, and the data of one call.
 
 use super::values::{
     ContextId, Duration, Order, PauseCause, RunEnd, SlotId, StartTimes, Time, Wake,
@@ -15,7 +15,7 @@ use super::values::{
 pub trait Card {
     /// Writes registers of a context to a vacant slot: as many as may be written with interrupts
     /// off. Returns whether all are written; if not, the call is repeated, in another section. A
-    /// call for another context begins anew. The last call opens the window.
+    /// call for another context starts from its first register. The last call opens the window.
     fn load(&mut self, slot: SlotId, ctx: ContextId) -> bool;
     /// Writes START_RESUME or START_NEW.
     fn start(&mut self, slot: SlotId, ctx: ContextId, begin: &Begin);
@@ -67,7 +67,7 @@ pub struct Pause {
     pub late: Option<Duration>,
 }
 
-/// What the owner of a context is told.
+/// A notification of the owner of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Something has become of the job.
@@ -80,7 +80,7 @@ pub enum Notice {
     Stuck,
 }
 
-/// What reports show of a decision.
+/// The trace of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
     /// The slot is kept vacant for the work that the context has announced.

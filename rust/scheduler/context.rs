@@ -57,7 +57,7 @@ impl State {
     }
 }
 
-/// What happens to a job when it is off its slot, or is not to run on the slot that it is bound to.
+/// The next state of a job that leaves its slot, or the slot that it is bound to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnStop {
     /// It is queued; with an empty queue, it waits for the doorbell.

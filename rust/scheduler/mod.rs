@@ -69,7 +69,7 @@ enum Sweep {
     None,
     /// Levels, from this one on, are renewed for the policy in force; contexts follow.
     Levels(u32),
-    /// Contexts, from this place on, are queued anew for the policy in force, and settled.
+    /// Contexts, from this place on, are enqueued again for the policy in force, and settled.
     Renew(u32),
     /// Contexts are settled for the slots in use, or for the loss of the card.
     Settle(u32),

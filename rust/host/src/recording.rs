@@ -279,7 +279,7 @@ impl Scheduler {
     }
 }
 
-/// What a test asks of the present scheduler only; here for tests that drive both.
+/// Functions that only tests of the present scheduler need; here for tests that drive both.
 impl Scheduler {
     /// Returns the context for whose hint a slot is kept vacant.
     pub fn reserved_for(&self, _: SlotId) -> Option<ContextId> {

@@ -21,7 +21,7 @@ const TIME: u64 = 300_000_000;
 
 type Out<'a> = &'a mut dyn FnMut(Action);
 
-/// What both schedulers do.
+/// The interface that both schedulers have.
 trait Core {
     fn add(&mut self, config: ContextConfig) -> Result<ContextId, Refusal>;
     fn handle(&mut self, now: Time, event: Event, out: Out<'_>) -> Result<(), Refusal>;

@@ -11,7 +11,7 @@ use super::Why;
 /// How many contexts whose groups have used up their caps one decision sets aside.
 const THROTTLES_MAX: usize = 8;
 
-/// What a slot offers to a context that waits, the best first.
+/// The offer of a slot to a context that waits, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Offer {
     /// It is vacant, or about to be, without a successor.

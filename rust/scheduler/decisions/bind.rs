@@ -8,7 +8,7 @@ use super::super::values::{EntityIndex, SlotId};
 use super::super::Scheduler;
 use super::{Next, Why};
 
-/// What became of a successor that was taken off its slot.
+/// The result of taking a successor off its slot.
 pub(super) enum Unbound {
     /// There was none.
     None,

@@ -15,7 +15,7 @@ const LEAD: Duration = Duration::from_us(500);
 /// slice begins.
 const WHOLE: Duration = Duration::from_ms(10);
 
-/// What is to become of a run.
+/// The planned end of a run, and the context that follows.
 struct Verdict {
     next: EntityIndex,
     why: Why,

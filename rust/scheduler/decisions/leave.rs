@@ -178,7 +178,7 @@ impl Scheduler {
     }
 }
 
-/// What becomes of a job.
+/// Jobs that are off their slots.
 impl Scheduler {
     /// Decides what becomes of a job that is off its slot. Returns whether it waits again.
     pub(in super::super) fn off_slot<C: Card>(

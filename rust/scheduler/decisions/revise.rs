@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can outrank a successor or a run is not only a context that arrives: a group returns, a
-//! parameter changes, the name of a relay is resolved. Then the class is looked at again.
+//! Revises the successors and runs of a class after a change that is no arrival: a group returns, a
+//! parameter changes, or the name of a relay is resolved.
 
 use super::super::card::{Call, Card};
 use super::super::values::{slots_in, Class, EntityIndex, SlotId, Time, MAX_SLOTS};

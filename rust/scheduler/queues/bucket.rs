@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is left of the cap of a group: a bucket of time that is refilled continuously.
+//! The cap of a group: a bucket of time that is refilled continuously.
 //!
 //! A run takes a *grant* from the bucket of each capped group above it when it begins, and gives
 //! back what it did not use, as with the bandwidth of CFS. So a limit is a timer of the run, and a

@@ -17,7 +17,7 @@ pub(in super::super) const REGISTERED_MAX: usize = 256;
 /// How deep registered groups may nest.
 pub(in super::super) const DEPTH_MAX: usize = 4;
 
-/// What a place in the table of groups holds.
+/// The content of a place in the table of groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
     #[default]

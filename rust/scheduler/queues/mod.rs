@@ -4,7 +4,7 @@
 //! for each group of contexts. An entity is a context, or a group in one class and rank; a group is
 //! linked among its siblings while one of its contexts waits.
 //!
-//! What waits here is on no slot, and bound to none.
+//! A context that waits here is on no slot, and bound to none.
 
 mod bucket;
 mod entity;
@@ -100,7 +100,7 @@ impl RunQueue {
     }
 
     /// Puts another policy into force for decisions from now on; `curr`: the contexts on slots.
-    /// What waits is moved by [`RunQueue::renew_level`] and by enqueuing it again.
+    /// Contexts that wait are moved by [`RunQueue::renew_level`] and by enqueuing them again.
     pub(super) fn set_policy(&mut self, kind: PolicyKind, curr: [Option<EntityIndex>; MAX_SLOTS]) {
         if let Some(policy) = Active::of(kind) {
             (self.policy, self.kind) = (policy, kind);

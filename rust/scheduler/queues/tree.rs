@@ -6,7 +6,7 @@
 
 use crate::scheduler::values::EntityIndex;
 
-/// What entities are ordered by: the key of the policy, and then first come first served.
+/// The order of entities: the key of the policy, and then first come first served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Key {
     /// The policy's key.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What owners ask for their jobs. Each request is checked completely before it changes anything.
+//! Requests of owners for their jobs. Each is checked completely before it changes anything.
 //!
 //! *Job queues.* A program posts work in its memory, and rings the doorbell if the engine has said
 //! there that it leaves its slot. The engine says so, and then checks the queue once more before it

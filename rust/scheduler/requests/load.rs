@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What writing the registers of a job before its START costs, and which context is charged for it.
+//! The cost of writing a job's registers before its START, and which context is charged for it.
 //!
 //! A slice begins when the registers are written. A job is charged for writing its own registers.
 //! The clearing of registers that another context has left behind is charged to that

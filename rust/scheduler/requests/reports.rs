@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the card reports, and its timers.
+//! Reports of the card, and its timers.
 
 use super::super::card::{Call, Card};
 use super::super::values::{Class, Duration, EntityIndex, RunRecord, SlotId, Status, Time};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What reports show.
+//! Statistics of contexts, groups and slots.
 
 use super::super::context::State;
 use super::super::values::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is special about a slot of the base profile: it has no interrupt and is polled, its status
+//! The protocol of a slot of the base profile: it has no interrupt and is polled, its status
 //! counts no STARTs, and some engines cannot be saved soon after a START. It is reset after each
 //! job (`reset.rs`).
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is special about a slot of the irq profile: its status counts the STARTs that the slot has
+//! The protocol of a slot of the irq profile: its status counts the STARTs that the slot has
 //! accepted, and PAUSED and FINISH come after the last DMA.
 
 use super::super::values::{Phase, Status};

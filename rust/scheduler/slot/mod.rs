@@ -20,7 +20,7 @@ use reset::Reset;
 pub(super) use run::{Run, Start};
 pub(super) use stop::Stopping;
 
-/// What becomes of a job when its slot is quiescent.
+/// The outcome of a run for its job, once the slot is quiescent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was saved, and will be resumed.
@@ -65,7 +65,7 @@ pub(super) struct Over {
     pub(super) save: Duration,
 }
 
-/// What becomes of the slot.
+/// The state of the slot after a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// Nothing yet.
@@ -76,7 +76,7 @@ pub(super) enum After {
     Quarantined(ContextId, Outcome),
 }
 
-/// What a report has changed.
+/// The changes that a report has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) struct Change {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is special about a slot with a relay: orders in place of START and PAUSE, records in place
+//! The protocol of a slot with a relay: orders in place of START and PAUSE, records in place
 //! of the status.
 //!
 //! Each run has a number, the START count of the status, and each order names the run that it

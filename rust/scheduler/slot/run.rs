@@ -60,7 +60,7 @@ pub(in super::super) struct Start {
     pub(in super::super) named: Time,
 }
 
-/// What a status says of the job on the slot.
+/// The state of the job on the slot, as a status shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It runs, or will.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an owner does at a moment of its choice: calls in every phase of a run, waits for
-//! boundaries that do not come, limits that are due together, jobs beside a gang. Whatever it is,
-//! timers do not storm, urgent work comes in time, and others have their part.
+//! Attacks by an owner at a moment of its choice: calls in every phase of a run, waits for
+//! boundaries that do not come, limits that are due together, jobs beside a gang. Timers do not
+//! storm, urgent work comes in time, and others have their part.
 
 use crate::model::card::Engine;
 use crate::model::rules::{judge, Rule};
@@ -63,7 +63,7 @@ const COOPERATIVE: Params = Params {
     ..Params::DEFAULT
 };
 
-/// What an owner, or root, does while its job is on its way to a boundary or is saved.
+/// An act of an owner, or of root, while a job is on its way to a boundary or is saved.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Nothing,
@@ -77,32 +77,31 @@ enum Act {
 }
 
 fn act(world: &mut World, ctx: ContextId, what: Act) {
-    let change = |world: &mut World, params| world.set_params(ctx, params);
     let done = match what {
         Act::Nothing => Ok(()),
-        Act::Cooperative => change(
-            world,
+        Act::Cooperative => world.set_params(
+            ctx,
             Params {
                 cooperative: false,
                 ..COOPERATIVE
             },
         ),
-        Act::Weight => change(
-            world,
+        Act::Weight => world.set_params(
+            ctx,
             Params {
                 weight: 1,
                 ..COOPERATIVE
             },
         ),
-        Act::Slice => change(
-            world,
+        Act::Slice => world.set_params(
+            ctx,
             Params {
                 timeslice: Params::TIMESLICE_MIN,
                 ..COOPERATIVE
             },
         ),
-        Act::Priority => change(
-            world,
+        Act::Priority => world.set_params(
+            ctx,
             Params {
                 priority: 0,
                 ..COOPERATIVE

@@ -552,7 +552,7 @@ fn a_member_of_another_class_makes_way_when_its_gang_ends() {
     assert!(runs(&world, urgent));
 }
 
-/// What the cap gives is what the context uses.
+/// The context uses exactly the time that its cap gives.
 #[test]
 fn a_cap_that_is_just_enough_costs_few_timers() {
     for plan in [IRQ, RELAY] {

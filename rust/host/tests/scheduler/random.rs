@@ -11,7 +11,7 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
-/// What an owner, an administrator or the card does.
+/// An act of an owner, an administrator or the card.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     Run {

@@ -55,7 +55,7 @@ impl Random {
     }
 }
 
-/// What was seen: a simulation in which nothing happens shows nothing.
+/// The events that occurred: a simulation in which nothing happens shows nothing.
 #[derive(Default)]
 struct Seen {
     starts: u64,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a policy decides: the order of contexts that wait in one rank, and when a context that
-//! waits ends the run of another. Ranks, the starvation boost and caps hold under every policy, and
-//! are no policy's business.
+//! Policies: the order of contexts that wait in one rank, and when a context that waits ends the
+//! run of another. Ranks, the starvation boost and caps are the same under every policy.
 
 mod fair;
 mod priority;

@@ -95,7 +95,7 @@ struct Run {
     boosted: bool,
 }
 
-/// What the rules remember, and which rules of [`BROKEN`] were broken.
+/// The state of the rules, and which rules of [`BROKEN`] were broken.
 #[derive(Debug, Default)]
 pub struct Rules {
     runs: BTreeMap<usize, Run>,
