@@ -8,8 +8,7 @@ use crate::{
     limits::Limits,
     relay::Relay,
     sched::{
-        CardConfig, Duration, EntityStorage, Profile, Refusal, RunQueue, Scheduler, Slot,
-        SlotConfig, Status, Storage,
+        CardConfig, Duration, Profile, Refusal, Scheduler, SlotConfig, Status, Storage,
     },
 };
 use kernel::{
@@ -28,9 +27,9 @@ pub(super) fn new_state(
     relay: Option<KBox<Relay>>,
 ) -> Result<KBox<State>> {
     let contexts = table(limits.contexts)?;
-    let mut state = State::new(storage(config, limits)?, contexts, relay)?;
+    let scheduler = Scheduler::new(config, storage(config, limits)?);
+    let mut state = State::new(scheduler, contexts, relay)?;
     let scheduler = &mut state.scheduler;
-    scheduler.add_slots(config);
     // There are no contexts, so no action follows.
     scheduler
         .set_policy(now(), limits.policy)
@@ -48,7 +47,13 @@ fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
         // CAST: below MAX_SLOTS.
         slot.is_some_and(|slot| slot.class == *id as u8)
     });
-    let groups = Scheduler::group_places(contexts, classes.count(), GROUPS_REMEMBERED);
+    storage_for(contexts, classes.count())
+}
+
+#[cfg(not(fermata_successor))]
+fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
+    use crate::sched::{EntityStorage, RunQueue, Slot};
+    let groups = Scheduler::group_places(contexts, classes, GROUPS_REMEMBERED);
     let entities = EntityStorage {
         entities: table(contexts + groups)?,
         contexts: table(contexts)?,
@@ -60,6 +65,21 @@ fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
         entities,
         slots: KBox::init(init_array_from_fn(|_| Slot::default()), GFP_KERNEL)?,
         queues: KBox::init(init_array_from_fn(|_| RunQueue::default()), GFP_KERNEL)?,
+    })
+}
+
+#[cfg(fermata_successor)]
+fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
+    use crate::scheduler::{self, Slot};
+    let levels = scheduler::Scheduler::level_places(contexts, classes, GROUPS_REMEMBERED);
+    let groups = levels + Scheduler::GROUPS_MAX;
+    Ok(Storage {
+        contexts: table(contexts)?,
+        entities: table(contexts + levels)?,
+        levels: table(levels)?,
+        groups: table(groups)?,
+        bins: table(groups)?,
+        slots: KBox::init(init_array_from_fn(|_| Slot::default()), GFP_KERNEL)?,
     })
 }
 

@@ -9,7 +9,7 @@ use crate::{
     measure::SlotHistograms,
     regs::MAX_SLOTS,
     relay::Relay,
-    sched::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Storage, Time},
+    sched::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Time},
 };
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
@@ -152,15 +152,15 @@ impl core::ops::IndexMut<SlotId> for Slots {
 }
 
 impl State {
-    /// Returns the state of a card without contexts, whose slots are not known yet.
+    /// Returns the state of a card without contexts.
     pub(super) fn new(
-        storage: Storage,
+        scheduler: Scheduler,
         contexts: KVVec<Option<ContextRef>>,
         relay: Option<KBox<Relay>>,
     ) -> Result<KBox<Self>> {
         let slots = Slots::new()?;
         let state = init!(Self {
-            scheduler: Scheduler::without_slots(storage),
+            scheduler,
             contexts,
             slots,
             relay,
