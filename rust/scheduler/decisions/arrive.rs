@@ -177,16 +177,15 @@ impl Scheduler {
             Unbound::None | Unbound::Maybe => None,
             Unbound::Stays => return None,
         };
+        if offer == Offer::Job {
+            let waiter = self.contexts.id(at);
+            self.stop(call, id, call.now, PauseCause::Outranked { waiter });
+        }
         self.bind(call, id, at, Why::Turn);
         let waits = displaced.filter(|&next| self.give_back(call, next));
-        if self.slot(id).protocol.is_vacant() {
-            self.start_next(call, id);
-        } else {
-            if offer == Offer::Job {
-                let waiter = self.contexts.id(at);
-                self.stop(call, id, call.now, PauseCause::Outranked { waiter });
-            }
-            self.commit(call, id);
+        match self.slot(id).protocol.is_vacant() {
+            true => _ = self.start_next(call, id),
+            false => self.commit(call, id),
         }
         waits.map(|next| next.ctx)
     }

@@ -161,7 +161,10 @@ impl Scheduler {
             let wait = (is_urgent || self.frozen).then_some(self.boundary_wait);
             self.slots[id.index()].protocol.bound_boundary(call, wait);
         }
-        if self.slot(id).protocol.has_relay() {
+        // A frozen card is told nothing as long as it may have taken two contexts: the status that
+        // is being read settles one of them.
+        let is_settled = !self.frozen || next.is_none();
+        if is_settled && self.slot(id).protocol.has_relay() {
             let next = next.map(|next| {
                 let saved = self.contexts[next.ctx].saved;
                 (self.contexts.id(next.ctx), saved)

@@ -108,7 +108,6 @@ impl Scheduler {
             }
             return;
         }
-        self.bind(call, id, next, why);
         let waiter = self.contexts.id(next);
         let cause = match why {
             Why::Boost => PauseCause::Starving { waiter },
@@ -116,6 +115,7 @@ impl Scheduler {
             Why::Turn => PauseCause::Slice { waiter },
         };
         self.stop(call, id, stop_at, cause);
+        self.bind(call, id, next, why);
         self.commit(call, id);
     }
 

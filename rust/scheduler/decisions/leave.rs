@@ -150,16 +150,20 @@ impl Scheduler {
 
     /// Stops the job that a relay has taken if it should not run.
     fn stop_unwanted<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) {
-        let run = self.slot(id).protocol.run();
-        let run = run.map(|run| EntityIndex::of(run.ctx));
-        let Some(at) = run.filter(|&at| self.is_unwanted(id, at)) else {
+        let Some(run) = self.slot(id).protocol.run() else {
             return;
         };
+        let at = EntityIndex::of(run.ctx);
+        let cause = match self.frozen {
+            true => PauseCause::Freeze,
+            false => PauseCause::Request,
+        };
         if self.contexts[at].closing {
-            return self.kill(call, id);
+            self.kill(call, id);
+        } else if self.frozen || self.is_unwanted(id, at) {
+            self.stop(call, id, call.now, cause);
+            self.rebind(call, id);
         }
-        self.stop(call, id, call.now, PauseCause::Request);
-        self.rebind(call, id);
     }
 
     /// Stops the job on a slot without saving it, because its context is closed.

@@ -49,7 +49,7 @@ impl Scheduler {
             self.withdraw(call, id);
             return true;
         }
-        if self.is_unwanted(id, next.ctx) {
+        if self.frozen || self.is_unwanted(id, next.ctx) {
             self.withdraw(call, id);
         }
         false

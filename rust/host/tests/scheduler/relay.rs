@@ -709,6 +709,22 @@ fn nobody_is_named_by_a_frozen_scheduler() {
     assert!(world.starts().len() > 1);
 }
 
+/// The card has gone on with the next job when it is frozen, and the host learns that later.
+#[test]
+fn a_job_that_was_taken_before_the_freeze_leaves_the_slot() {
+    let (mut world, tenants @ [_, b]) = tenants(RELAY);
+    world.irq_delay = 700 * US;
+    world.run_until(MS + 200 * US);
+    assert_eq!(relay(&mut world).relayed, 1);
+    world.freeze();
+    world.rest();
+    assert_eq!(tenants.map(|ctx| world.state(ctx)), [JobState::Queued; 2]);
+    assert_eq!(world.starts().last(), Some(&b));
+    world.thaw();
+    world.run_for(10 * MS);
+    assert!(world.starts().len() > 8);
+}
+
 #[test]
 fn a_hung_job_is_reset_and_who_is_named_runs() {
     let (mut world, [a, b]) = tenants(RELAY);
