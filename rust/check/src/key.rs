@@ -43,7 +43,9 @@ fn left_out(inside: Inside, field: Name) -> bool {
                 // No context has a budget or a cap.
                 | Name::BANDWIDTH
         ),
-        Inside::Group => matches!(field, Name::RUN | Name::BANDWIDTH),
+        Inside::Group => matches!(field, Name::RUN | Name::BANDWIDTH | Name::BUCKET),
+        // The longest turn of late limits only how far siblings may be apart.
+        Inside::Entity => field == Name::STEP,
         // A plan follows from all the rest.
         Inside::Slot => field == Name::PLAN,
         Inside::Fsm => matches!(
@@ -81,12 +83,15 @@ names! {
     ARRIVED = "arrived"
     ARRIVING = "arriving"
     BANDWIDTH = "bandwidth"
+    BUCKET = "bucket"
     CHARGED_UNTIL = "charged_until"
     CONFIG = "config"
+    CONTEXT = "Context"
     CONTEXT_ID = "ContextId"
     COUNT = "count"
     DONE = "Done"
     DURATION = "Duration"
+    ENTITY = "Entity"
     FAILED_JOB = "Failed"
     FAILED = "failed"
     FAULT = "Fault"
@@ -94,6 +99,7 @@ names! {
     FIRED = "fired"
     FSM = "SlotFsm"
     GENERATION = "generation"
+    GROUP = "Group"
     HINTED_AT = "hinted_at"
     HINTS = "hints"
     IDLE = "Idle"
@@ -121,6 +127,7 @@ names! {
     STARTED = "started"
     STATE = "state"
     STATS = "stats"
+    STEP = "step"
     TIME = "Time"
     TURN = "turn"
     TURNS = "turns"
@@ -163,9 +170,11 @@ impl Name {
     fn structure(self) -> Inside {
         match self {
             Self::PLACE => Inside::Place,
-            Self::SCHED_CONTEXT => Inside::Context,
-            Self::SCHED_GROUP | Self::REGISTRATION => Inside::Group,
-            Self::FSM => Inside::Fsm,
+            Self::SCHED_CONTEXT | Self::CONTEXT => Inside::Context,
+            Self::SCHED_GROUP | Self::REGISTRATION | Self::GROUP => Inside::Group,
+            Self::ENTITY => Inside::Entity,
+            // Also the name of a failure, which has no fields.
+            Self::FSM | Self::PROTOCOL => Inside::Fsm,
             Self::SLOT => Inside::Slot,
             Self::RUN_OF_JOB => Inside::Run,
             Self::PAUSE => Inside::Pause,
@@ -196,6 +205,7 @@ impl Name {
 enum Inside {
     Place,
     Context,
+    Entity,
     Group,
     Slot,
     Fsm,

@@ -16,7 +16,6 @@ use fermata_sched_host::sched::{
     PreemptGranularity, Profile, Refusal, Scheduler, SlotConfig, SlotId, SlotState, Status, Stop,
     Time,
 };
-use fermata_sched_host::storage;
 
 use crate::card::{CardSlot, IgnoredResets};
 use crate::key::Key;
@@ -342,7 +341,11 @@ impl World {
     pub(crate) fn new(bounds: Bounds) -> Self {
         // A group for each context, and a registered one.
         let room = bounds.contexts + usize::from(bounds.groups);
-        let storage = storage(bounds.contexts, room);
+        // Its text is read in each state.
+        #[cfg(feature = "successor")]
+        let storage = fermata_sched_host::small_storage(bounds.contexts, room, room);
+        #[cfg(not(feature = "successor"))]
+        let storage = fermata_sched_host::storage(bounds.contexts, room);
         let mut world = Self {
             bounds,
             machine: Scheduler::new(&card_config(bounds), storage),

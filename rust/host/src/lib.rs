@@ -131,10 +131,16 @@ pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
 #[cfg(feature = "successor")]
 pub use successor_storage as storage;
 
-/// Returns storage of the new scheduler for this many contexts and groups.
+/// Returns storage of the new scheduler for this many contexts and groups, which may be registered.
 pub fn successor_storage(contexts: usize, groups: usize) -> scheduler::Storage {
-    let levels = scheduler::Scheduler::level_places(0, 0, groups);
-    let groups = levels + scheduler::Scheduler::GROUPS_MAX;
+    let registered = scheduler::Scheduler::GROUPS_MAX;
+    small_storage(contexts, groups, groups + registered)
+}
+
+/// Returns storage of the new scheduler for this many contexts, for groups with contexts of one
+/// class and urgency, and for groups in all.
+pub fn small_storage(contexts: usize, active: usize, groups: usize) -> scheduler::Storage {
+    let levels = scheduler::Scheduler::level_places(0, 0, active);
     scheduler::Storage {
         contexts: table(contexts),
         entities: table(contexts + levels),

@@ -147,8 +147,10 @@ impl Tree {
     /// Unlinks an entity; the node keeps its key.
     pub(super) fn remove(&mut self, nodes: &mut impl Nodes, at: EntityIndex) {
         let gone = *nodes.node(at);
-        let node = nodes.node_mut(at);
-        (node.kids, node.up, node.height, node.below) = ([None; 2], None, 0, 0);
+        *nodes.node_mut(at) = Node {
+            allowed: gone.allowed,
+            ..Node::default()
+        };
         let [left, right] = gone.kids;
         for side in [LEFT, RIGHT] {
             if self.ends[side] == Some(at) {
