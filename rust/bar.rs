@@ -7,7 +7,7 @@ use crate::{
     monotonic::now,
     regs::{self, Command},
     relay::RESULTS,
-    sched::{self, Duration, Order, PreemptGranularity, SlotId, Status, Time},
+    scheduler::{self, Duration, Order, PreemptGranularity, SlotId, Status, Time},
     write_log::{Control, Write, WriteLog},
 };
 use kernel::{
@@ -25,7 +25,7 @@ use kernel::{
 const UNANSWERED_MAX: Duration = Duration::from_ms(25);
 
 // The scheduler and the register map agree on how many slots a card can have.
-static_assert!(sched::MAX_SLOTS == regs::MAX_SLOTS);
+static_assert!(scheduler::MAX_SLOTS == regs::MAX_SLOTS);
 
 /// The identity of a card, from its manager page.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use crate::{
     opener::Opener,
     pages::PageRange,
     relay::ImageMemory,
-    sched::{ContextId, GroupKey},
+    scheduler::{ContextId, GroupKey},
     trace,
 };
 use core::ptr;

@@ -14,7 +14,7 @@ use crate::{
     dma_memory::{Kind, UnmappedMemory},
     image::{AppRegister, ContextRef},
     notifier::Notice,
-    sched::{ContextConfig, ContextId, Failure, GroupKey, JobState, NewJob, Params},
+    scheduler::{ContextConfig, ContextId, Failure, GroupKey, JobState, NewJob, Params},
     user_memory::{mm_of_caller, UserMemory},
 };
 use core::ptr;

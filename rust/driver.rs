@@ -11,7 +11,7 @@ use crate::{
     file::OPERATIONS,
     limits::Limits,
     regs::BAR_SIZE,
-    sched::SlotId,
+    scheduler::SlotId,
     shim::{
         fermata_dma_cross_boundaries, fermata_dma_is_coherent, pci_as_raw, pci_disable_device,
         pci_save_state,

@@ -16,7 +16,7 @@ use crate::{
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
     relay::{RECORDS, RECORD_WORDS},
-    sched::{Duration, Profile, SlotId, SlotState, Time},
+    scheduler::{Duration, Profile, SlotId, SlotState, Time},
     write_log::{Write, WRITES},
 };
 use core::mem::offset_of;

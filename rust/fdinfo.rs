@@ -6,7 +6,7 @@
 use crate::{
     context::Context,
     engine_id::EngineId,
-    sched::{JobState, Stats},
+    scheduler::{JobState, Stats},
 };
 use kernel::{
     fmt,

@@ -50,7 +50,6 @@ mod presence;
 mod raw_spinlock;
 mod regs;
 mod relay;
-#[cfg_attr(fermata_successor, path = "successor.rs")]
 #[expect(
     unreachable_pub,
     dead_code,
@@ -58,12 +57,14 @@ mod relay;
     reason = "rust/host compiles these files, too, and uses all of their interface"
 )]
 mod sched;
-#[cfg(fermata_successor)]
-#[expect(
-    unreachable_pub,
-    dead_code,
-    unused_imports,
-    reason = "rust/host compiles these files, too, and uses all of their interface"
+#[cfg_attr(not(fermata_successor), path = "present.rs")]
+#[cfg_attr(
+    fermata_successor,
+    expect(
+        unreachable_pub,
+        dead_code,
+        reason = "rust/host compiles these files, too, and uses all of their interface"
+    )
 )]
 mod scheduler;
 mod shim;

@@ -6,7 +6,7 @@
 //! else does.
 
 use crate::{
-    c_object::StaticTable, card::Card, compat::this_module, context::Context, sched::ContextId,
+    c_object::StaticTable, card::Card, compat::this_module, context::Context, scheduler::ContextId,
     shim::fermata_hold_file, trace,
 };
 use core::ptr::NonNull;

@@ -11,7 +11,7 @@ use crate::{
     notifier::{Notice, Notifier},
     regs::{APP_FIRST, APP_LAST},
     relay::{ImagePages, Relay, TableEntry, RESULTS},
-    sched::{Duration, SlotId, Status},
+    scheduler::{Duration, SlotId, Status},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -75,6 +75,11 @@ impl RegisterSet {
         is_new
     }
 
+    /// Returns whether there are no registers in the set.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
     fn contains(&self, register: AppRegister) -> bool {
         let index = register.index();
         self.0[index / 64] & 1 << (index % 64) != 0
@@ -96,16 +101,34 @@ impl RegisterSet {
         left
     }
 
-    fn for_each(&self, mut f: impl FnMut(AppRegister)) {
-        for (word, &bits) in self.0.iter().enumerate() {
-            let mut left = bits;
-            while left != 0 {
-                let index = word * 64 + left.trailing_zeros() as usize;
-                left &= left - 1;
+    /// Returns the registers of both sets.
+    fn with(&self, other: &Self) -> Self {
+        let mut both = *self;
+        for (word, more) in both.0.iter_mut().zip(other.0) {
+            *word |= more;
+        }
+        both
+    }
+
+    fn for_each(&self, f: impl FnMut(AppRegister)) {
+        let mut left = *self;
+        left.drain(u32::MAX, f);
+    }
+
+    /// Takes out the first registers, at most `most`, and calls `f` with each. Returns how many
+    /// these were.
+    fn drain(&mut self, most: u32, mut f: impl FnMut(AppRegister)) -> u32 {
+        let mut count = 0;
+        for (word, bits) in self.0.iter_mut().enumerate() {
+            while *bits != 0 && count != most {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                *bits &= *bits - 1;
+                count += 1;
                 // INVARIANT: Only indices of registers are ever inserted. CAST: below APP_COUNT.
                 f(AppRegister(APP_FIRST + 8 * index as u32));
             }
         }
+        count
     }
 }
 
@@ -125,14 +148,6 @@ impl Written {
     fn set(&mut self, register: AppRegister, value: u64) {
         self.values[register.index()] = value;
         self.set.insert(register);
-    }
-
-    /// Writes the registers of this context to `slot`, whose other registers are clear.
-    fn replay(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
-        self.set.for_each(|register| {
-            bar.write_application(slot, register.offset(), self.values[register.index()])
-        });
-        shadow.registers = self.set;
     }
 }
 
@@ -341,8 +356,8 @@ impl Image {
         self.faults += 1;
     }
 
-    /// Returns how many registers [`Image::load`] writes with values of this context, and how many
-    /// [`Image::clear_others`] clears, since those of `shadow` may not be zero.
+    /// Returns how many registers a load writes with values of this context, and how many it clears,
+    /// since those of `shadow` may not be zero.
     pub(crate) fn burst(&self, shadow: &ShadowRegs) -> (u32, u32) {
         let set = &self.written.set;
         (set.count(), shadow.registers.without(set).count())
@@ -418,19 +433,50 @@ impl Image {
         relay.write_entry(index, &entry);
     }
 
-    /// Clears the registers of `slot` that the previous context has written, and this one has not.
-    pub(crate) fn clear_others(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs) {
-        let left = shadow.registers.without(&self.written.set);
-        left.for_each(|register| bar.write_application(slot, register.offset(), 0));
-        shadow.registers = shadow.registers.without(&left);
+    /// Returns the registers that the context has written.
+    pub(crate) fn registers(&self) -> RegisterSet {
+        self.written.set
     }
 
-    /// Writes everything that `slot` needs before a START, after [`Image::clear_others`]. `card`
-    /// says which form the snapshot address has.
-    pub(crate) fn load(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs, card: &Identity) {
+    /// Clears the registers of `slot` that other contexts have written, and this one has not: at
+    /// most `most` of them. Returns how many.
+    pub(crate) fn clear_others(
+        &self,
+        bar: &Bar,
+        slot: SlotId,
+        shadow: &mut ShadowRegs,
+        most: u32,
+    ) -> u32 {
+        let mut others = shadow.registers.without(&self.written.set);
+        let own = shadow.registers.without(&others);
+        let count = others.drain(most, |register| {
+            bar.write_application(slot, register.offset(), 0)
+        });
+        shadow.registers = own.with(&others);
+        count
+    }
+
+    /// Writes those registers of the context that are in `left` to `slot`, at most `most` of them,
+    /// and takes them out of `left`.
+    pub(crate) fn replay(
+        &self,
+        bar: &Bar,
+        slot: SlotId,
+        shadow: &mut ShadowRegs,
+        (left, most): (&mut RegisterSet, u32),
+    ) {
+        let values = &self.written.values;
+        left.drain(most, |register| {
+            bar.write_application(slot, register.offset(), values[register.index()]);
+            shadow.registers.insert(register);
+        });
+    }
+
+    /// Writes what `slot` needs before a START besides the registers. `card` says which form the
+    /// snapshot address has.
+    pub(crate) fn open(&self, bar: &Bar, slot: SlotId, shadow: &mut ShadowRegs, card: &Identity) {
         let window = self.window.unwrap_or_default();
         shadow.move_window(bar, slot, window, card);
-        self.written.replay(bar, slot, shadow);
         if let Some((iova, _)) = self.snapshot {
             // A card without a snapshot unit adds the slot's DMA offset to this address as to any
             // other.

@@ -4,7 +4,7 @@
 
 use crate::{
     compat::parameter,
-    sched::{Duration, Params, PolicyKind, Scheduler},
+    scheduler::{Duration, Params, PolicyKind, Scheduler},
     shim::{fermata_memory_bytes, fermata_policy_parameter},
     uapi::policy,
 };

@@ -4,7 +4,7 @@
 
 use crate::{
     measure::{ContextHistograms, ContextMeter, Histogram, SlotHistograms},
-    sched::Duration,
+    scheduler::Duration,
 };
 use kernel::prelude::*;
 

@@ -2,7 +2,7 @@
 
 //! CLOCK_MONOTONIC: the clock of the scheduler, of its timers and of the calls.
 
-use crate::{sched::Time, shim::fermata_monotonic_of_caller};
+use crate::{scheduler::Time, shim::fermata_monotonic_of_caller};
 use kernel::time::{hrtimer::HrTimerExpires, Instant, Monotonic};
 
 /// Returns the time. Any context but NMI.

@@ -6,7 +6,7 @@ use crate::{
     capability::{self, Audit},
     cgroup::Cgroup,
     charge::Account,
-    sched::GroupKey,
+    scheduler::GroupKey,
     shim::fermata_responsible_user,
     uapi,
 };

@@ -3,7 +3,7 @@
 //! The registers of a card, as docs/registers.md defines them. Registers marked O are Optimus's,
 //! registers marked F belong to the irq and relay profiles. All are 64 bits wide.
 
-use crate::sched::{Order, Stop};
+use crate::scheduler::{Order, Stop};
 use kernel::{io::register, num::Bounded, prelude::*};
 
 /// Most slots that a card can have.

@@ -11,7 +11,7 @@ use crate::{
     dma_memory::{DmaMemory, Kind, UnmappedMemory},
     pages::PageRange,
     regs::MAX_SLOTS,
-    sched::{Duration, LeftReason, RunRecord, SlotId},
+    scheduler::{Duration, LeftReason, RunRecord, SlotId},
     shim::fermata_dma_rmb,
 };
 use kernel::{

@@ -7,7 +7,7 @@
 
 use crate::{
     c_object::{c_object, callback, Callback},
-    sched::Time,
+    scheduler::Time,
     shim,
 };
 use core::marker::PhantomData;

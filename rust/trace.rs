@@ -5,7 +5,7 @@
 //! A tracepoint that is off costs a patched jump: its arguments are computed behind the jump. All
 //! may be passed in any context, under any lock.
 
-use crate::sched::{ContextId, EndReason, Failure, PauseCause, Refusal, SlotId, Urgency};
+use crate::scheduler::{ContextId, EndReason, Failure, PauseCause, Refusal, SlotId, Urgency};
 
 /// `struct fermata_subject`.
 #[repr(C)]

@@ -448,7 +448,7 @@ pub(crate) mod attribute {
 
 /// `FERMATA_WAITS_*`
 pub(crate) mod waits {
-    use crate::sched::WaitReason;
+    use crate::scheduler::WaitReason;
 
     /// Returns the number of a reason; `None`: the job is not queued.
     pub(crate) fn number_of(reason: Option<WaitReason>) -> u32 {
@@ -504,7 +504,7 @@ pub(crate) mod histogram {
 
 /// `FERMATA_POLICY_*`, the names of policies.
 pub(crate) mod policy {
-    use crate::sched::PolicyKind;
+    use crate::scheduler::PolicyKind;
 
     const ALL: [PolicyKind; 4] = [
         PolicyKind::Fair,

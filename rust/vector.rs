@@ -19,7 +19,7 @@ use crate::{
     c_object::{callback, Callback},
     monotonic::now,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
-    sched::{Duration, SlotId, Time},
+    scheduler::{Duration, SlotId, Time},
     shim::{self, disable_irq_nosync, enable_irq},
     timer::{Timed, Timer},
 };

@@ -6,7 +6,7 @@
 
 use crate::{
     c_object::c_object,
-    sched::Time,
+    scheduler::Time,
     shim::{self, schedule, schedule_hrtimeout_range},
 };
 use core::ptr;

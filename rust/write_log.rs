@@ -4,7 +4,7 @@
 
 use crate::{
     monotonic::now,
-    sched::{SlotId, Time},
+    scheduler::{SlotId, Time},
 };
 use kernel::{
     prelude::*,

@@ -4,6 +4,7 @@
 
 use super::{
     config::refused,
+    execute::Executor,
     now,
     state::{context_of, State},
     Card,
@@ -13,10 +14,11 @@ use crate::{
     image::{AppRegister, ContextRef, Image},
     measure::{ContextHistograms, Histogram, SlotHistograms},
     notifier::Notice,
-    sched::{
-        self, ContextConfig, ContextId, Duration, Event, GroupKey, GroupStats, JobState, NewJob,
-        PastJobs, PolicyKind, Refusal, SlotId, Stats, Time,
+    scheduler::{
+        self, ContextConfig, ContextId, Duration, GroupKey, GroupStats, JobState, NewJob, PastJobs,
+        PolicyKind, Refusal, Scheduler, SlotId, Stats, Time,
     },
+    trace::Request,
 };
 use kernel::prelude::*;
 
@@ -29,7 +31,7 @@ pub(crate) struct View {
     /// The scheduler's part.
     pub(crate) stats: Stats,
     /// The parameters in force.
-    pub(crate) params: sched::Params,
+    pub(crate) params: scheduler::Params,
     /// The access that stopped the last job.
     pub(crate) fault: Option<Fault>,
     /// Jobs that were stopped by such an access.
@@ -87,12 +89,11 @@ impl Card {
         job: NewJob,
         check: impl FnOnce(u8, bool) -> Result,
     ) -> Result<u64> {
-        let start = Event::Start { ctx, job };
         let may_reach = self.may_reach_neighbours();
         let mut state = self.state.lock();
         self.check_neighbours(may_reach)?;
         if let Err(refusal) = state.scheduler.check_start(ctx) {
-            self.note_refusal(&mut state, start, refusal);
+            self.note_refusal(&mut state, ctx, Request::Start, refusal);
             return Err(refused(refusal));
         }
         let mask = state.scheduler.params(ctx).map_err(refused)?.mask;
@@ -101,7 +102,11 @@ impl Card {
         let context = state.context(ctx).ok_or(ENODEV)?;
         check(mask, context.image().window().is_some())?;
         context.begin_job(number);
-        self.handle(&mut state, start).map_err(refused)?;
+        self.note_start(&mut state, ctx, job);
+        let result = self.act(&mut state, |scheduler, card, at| {
+            scheduler.start(card, at, ctx, job)
+        });
+        self.answer(&mut state, ctx, Request::Start, result)?;
         Ok(number)
     }
 
@@ -153,55 +158,116 @@ impl Card {
         self.state.lock().scheduler.gang_of(ctx).map_err(refused)
     }
 
-    /// Submits a request that returns no value.
-    fn submit(&self, event: Event) -> Result {
-        self.handle(&mut self.state.lock(), event).map_err(refused)
+    /// Traces a refusal of the scheduler.
+    fn answer(
+        &self,
+        state: &mut State,
+        ctx: ContextId,
+        request: Request,
+        result: Result<(), Refusal>,
+    ) -> Result {
+        result.map_err(|refusal| {
+            self.note_refusal(state, ctx, request, refusal);
+            refused(refusal)
+        })
     }
 
-    /// Submits a request by which a job may get a slot. `EPERM`: as with [`Card::start`].
-    fn submit_to_run(&self, event: Event) -> Result {
+    /// Passes a request for a context to the scheduler.
+    fn submit(
+        &self,
+        ctx: ContextId,
+        request: Request,
+        f: impl FnOnce(&mut Scheduler, &mut Executor<'_>, Time) -> Result<(), Refusal>,
+    ) -> Result {
+        self.submit_locked(&mut self.state.lock(), ctx, request, f)
+    }
+
+    fn submit_locked(
+        &self,
+        state: &mut State,
+        ctx: ContextId,
+        request: Request,
+        f: impl FnOnce(&mut Scheduler, &mut Executor<'_>, Time) -> Result<(), Refusal>,
+    ) -> Result {
+        self.note_request(state, ctx, request);
+        let result = self.act(state, f);
+        self.answer(state, ctx, request, result)
+    }
+
+    /// Passes a request to the scheduler by which a job may get a slot. `EPERM`: as with
+    /// [`Card::start`].
+    fn submit_to_run(
+        &self,
+        ctx: ContextId,
+        request: Request,
+        f: impl FnOnce(&mut Scheduler, &mut Executor<'_>, Time) -> Result<(), Refusal>,
+    ) -> Result {
         let may_reach = self.may_reach_neighbours();
         let mut state = self.state.lock();
         self.check_neighbours(may_reach)?;
-        self.handle(&mut state, event).map_err(refused)
+        self.submit_locked(&mut state, ctx, request, f)
     }
 
     /// Preempts the job, to be held or queued.
     pub(crate) fn preempt(&self, ctx: ContextId, hold: bool) -> Result {
-        self.submit(Event::Preempt { ctx, hold })
+        let request = match hold {
+            true => Request::Hold,
+            false => Request::Preempt,
+        };
+        self.submit(ctx, request, |scheduler, card, at| {
+            scheduler.preempt(card, at, ctx, hold)
+        })
     }
 
     /// Rings the doorbell of a context: there is work in its queue. `EPERM`: as with `start`.
     pub(crate) fn ring(&self, ctx: ContextId) -> Result {
-        self.submit_to_run(Event::Ring { ctx })
+        self.submit_to_run(ctx, Request::Doorbell, |scheduler, card, at| {
+            scheduler.ring(card, at, ctx)
+        })
     }
 
     /// Resumes a held job. `EPERM`: as with `start`.
     pub(crate) fn resume(&self, ctx: ContextId) -> Result {
-        self.submit_to_run(Event::Resume { ctx })
+        self.submit_to_run(ctx, Request::Resume, |scheduler, card, at| {
+            scheduler.resume(card, at, ctx)
+        })
     }
 
     /// Adds a hold to a context.
     pub(crate) fn hold(&self, ctx: ContextId) -> Result {
-        self.submit(Event::Hold { ctx })
+        self.submit(ctx, Request::HoldBegin, |scheduler, card, at| {
+            scheduler.hold(card, at, ctx)
+        })
     }
 
     /// Takes a hold away from a context, which may be closed. Any card.
     pub(crate) fn end_hold(&self, ctx: ContextId) {
         // A refusal means that nothing is left that could be held.
-        let _ = self.submit(Event::EndHold { ctx });
+        let _ = self.submit(ctx, Request::HoldEnd, |scheduler, card, at| {
+            scheduler.end_hold(card, at, ctx)
+        });
     }
 
     /// Announces that the context will start a job at `at`; zero: takes the hint back.
     pub(crate) fn hint(&self, ctx: ContextId, at: Time) -> Result {
-        self.submit(Event::Hint { ctx, at })
+        let mut state = self.state.lock();
+        self.note_hint(&mut state, ctx, at);
+        let result = self.act(&mut state, |scheduler, card, now| {
+            scheduler.hint(card, now, ctx, at)
+        });
+        self.answer(&mut state, ctx, Request::Hint, result)
     }
 
     /// Requests the end of a context. [`Notice::Released`] follows, unless [`Notice::Stuck`] was
     /// given.
     pub(crate) fn close(&self, ctx: ContextId) {
+        let mut state = self.state.lock();
+        self.note_close(&mut state, ctx);
+        let result = self.act(&mut state, |scheduler, card, at| {
+            scheduler.close(card, at, ctx)
+        });
         // A refusal means that the context was released before.
-        let _ = self.handle(&mut self.state.lock(), Event::Close { ctx });
+        let _ = self.answer(&mut state, ctx, Request::Close, result);
     }
 
     /// Returns whether a quarantined slot may still reach the memory of a context.
@@ -234,7 +300,7 @@ impl Card {
     }
 
     /// Returns the parameters of a context.
-    pub(crate) fn params(&self, ctx: ContextId) -> Result<sched::Params> {
+    pub(crate) fn params(&self, ctx: ContextId) -> Result<scheduler::Params> {
         self.state.lock().scheduler.params(ctx).map_err(refused)
     }
 
@@ -242,21 +308,21 @@ impl Card {
     pub(crate) fn set_params(
         &self,
         ctx: ContextId,
-        change: impl FnOnce(&mut sched::Params),
+        change: impl FnOnce(&mut scheduler::Params),
     ) -> Result {
         let mut state = self.state.lock();
         let mut params = state.scheduler.params(ctx).map_err(refused)?;
         change(&mut params);
-        self.act(&mut state, |scheduler, at, out| {
-            scheduler.set_params(at, ctx, params, out)
+        self.act(&mut state, |scheduler, card, at| {
+            scheduler.set_params(card, at, ctx, params)
         })
         .map_err(refused)
     }
 
     /// Lets the jobs of a context run, or keeps them off slots.
     pub(crate) fn set_enabled(&self, ctx: ContextId, enabled: bool) -> Result {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.set_enabled(at, ctx, enabled, out)
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.set_enabled(card, at, ctx, enabled)
         })
         .map_err(refused)
     }
@@ -265,8 +331,8 @@ impl Card {
     /// is the same one, or belongs to another group; `ENOSPC`: there are not enough slots for all
     /// members.
     pub(crate) fn set_gang(&self, ctx: ContextId, with: Option<ContextId>) -> Result {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.set_gang(at, ctx, with, out)
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.set_gang(card, at, ctx, with)
         })
         .map_err(|refusal| match refusal {
             Refusal::Range => EINVAL,
@@ -328,6 +394,7 @@ impl Card {
         }
         let image = context_of(contexts, ctx).ok_or(ENODEV)?.image();
         for &(register, value) in registers {
+            slots.note_change(ctx, register);
             let slot = slot.map(|slot| (slot, &mut slots[slot].shadow));
             image.write(&self.bar, slot, register, value);
         }
@@ -450,8 +517,8 @@ impl Card {
 
     /// Sets the starvation boost interval. `ERANGE`.
     pub(crate) fn set_boost(&self, boost: Duration) -> Result {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.set_boost(at, boost, out)
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.set_boost(card, at, boost)
         })
         .map_err(refused)
     }
@@ -469,7 +536,7 @@ impl Card {
 
     /// Sets the policy.
     pub(crate) fn set_policy(&self, policy: PolicyKind) -> Result {
-        self.act(&mut self.state.lock(), |scheduler, at, _| {
+        self.act(&mut self.state.lock(), |scheduler, _, at| {
             scheduler.set_policy(at, policy)
         })
         .map_err(refused)?;

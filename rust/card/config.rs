@@ -2,13 +2,13 @@
 
 //! Setting up the scheduler of a card, and the error numbers of its refusals.
 
-use super::{now, slot_ids, state::State};
+use super::{slot_ids, state::State};
 use crate::{
     bar::{Bar, Identity, SlotIdentity},
     limits::Limits,
     relay::Relay,
-    sched::{
-        CardConfig, Duration, Profile, Refusal, Scheduler, SlotConfig, Status, Storage,
+    scheduler::{
+        CardConfig, Duration, Profile, Refusal, Scheduler, Slot, SlotConfig, Status, Storage,
     },
 };
 use kernel::{
@@ -27,17 +27,11 @@ pub(super) fn new_state(
     relay: Option<KBox<Relay>>,
 ) -> Result<KBox<State>> {
     let contexts = table(limits.contexts)?;
-    let scheduler = Scheduler::new(config, storage(config, limits)?);
-    let mut state = State::new(scheduler, contexts, relay)?;
-    let scheduler = &mut state.scheduler;
-    // There are no contexts, so no action follows.
-    scheduler
-        .set_policy(now(), limits.policy)
-        .and_then(|()| scheduler.set_boost(now(), limits.boost, &mut |_| ()))
-        .and_then(|()| scheduler.set_boundary_wait(limits.boundary_wait))
-        .map_err(refused)?;
-    while scheduler.sweep(now(), u32::MAX, &mut |_| ()) {}
-    Ok(state)
+    State::new(
+        Scheduler::new(config, storage(config, limits)?),
+        contexts,
+        relay,
+    )
 }
 
 /// Returns storage for the scheduler.
@@ -52,7 +46,7 @@ fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
 
 #[cfg(not(fermata_successor))]
 fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
-    use crate::sched::{EntityStorage, RunQueue, Slot};
+    use crate::scheduler::{EntityStorage, RunQueue};
     let groups = Scheduler::group_places(contexts, classes, GROUPS_REMEMBERED);
     let entities = EntityStorage {
         entities: table(contexts + groups)?,
@@ -70,8 +64,7 @@ fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
 
 #[cfg(fermata_successor)]
 fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
-    use crate::scheduler::{self, Slot};
-    let levels = scheduler::Scheduler::level_places(contexts, classes, GROUPS_REMEMBERED);
+    let levels = Scheduler::level_places(contexts, classes, GROUPS_REMEMBERED);
     let groups = levels + Scheduler::GROUPS_MAX;
     Ok(Storage {
         contexts: table(contexts)?,
@@ -150,7 +143,12 @@ pub(super) fn card_config(
     slots: &[SlotIdentity],
     limits: &Limits,
 ) -> Result<CardConfig> {
-    let mut config = CardConfig::default();
+    let mut config = CardConfig {
+        policy: limits.policy,
+        boost: limits.boost,
+        boundary_wait: limits.boundary_wait,
+        ..CardConfig::default()
+    };
     for id in slot_ids(identity.slots) {
         let slot = &slots[id.index()];
         let status = Status::from_raw(bar.status(id));

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     bar::Fault,
     dump::{Capture, Cause, RefusedAccess, SlotCapture, Trouble},
-    sched::{ContextId, EndReason, Failure, RunEnd, SlotId, SlotState},
+    scheduler::{ContextId, EndReason, Failure, RunEnd, SlotId, SlotState},
     trace::number,
 };
 use kernel::sync::atomic::Relaxed;

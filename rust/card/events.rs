@@ -13,10 +13,7 @@ use crate::{
     bar::Fault,
     notifier::Notice,
     relay::{Record, RunTimes},
-    sched::{
-        Action, Duration, Event, LeftReason, Phase, Refusal, Scheduler, SlotId, SlotState, Status,
-        Time,
-    },
+    scheduler::{Duration, LeftReason, Phase, Scheduler, SlotId, SlotState, Status, Time},
     shim::fermata_link_may_recover,
     timer::{Timed, Timer},
     vector::{EventSink, Vector},
@@ -69,6 +66,7 @@ impl SlotEvents {
 
     /// Disarms the timer if that is possible without waiting. The timer may still fire. Any
     /// context, under any lock.
+    #[cfg(not(fermata_successor))]
     pub(super) fn disarm(&self) {
         self.timer.disarm();
     }
@@ -105,8 +103,9 @@ impl Card {
     /// Handles the timer of `slot`. Interrupt context.
     pub(crate) fn timer(&self, slot: SlotId) {
         self.read_late(slot);
-        // Events of the card are never refused.
-        let _ = self.handle(&mut self.state.lock(), Event::Timer { slot });
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.timer(card, at, slot);
+        });
     }
 
     /// Makes the status read of `slot` that was left to the timer, if it is still needed.
@@ -187,21 +186,12 @@ impl Card {
 
 /// Calls of the scheduler.
 impl Card {
-    /// Feeds `event`, and the status reads that follow from it, to the scheduler.
-    pub(super) fn handle(&self, state: &mut State, event: Event) -> Result<(), Refusal> {
-        let mut outbox = Outbox::default();
-        self.note_event(state, event);
-        let result = self.handle_one(state, event, &mut outbox);
-        self.feed_reads(state, outbox);
-        result
-    }
-
-    /// Calls `f` with the scheduler, the time, and a function that executes actions; then feeds the
-    /// status reads that follow to the scheduler.
+    /// Calls `f` with the scheduler, the card on which the scheduler acts, and the time; then makes
+    /// the status reads that the scheduler has requested.
     pub(super) fn act<R>(
         &self,
         state: &mut State,
-        f: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
+        f: impl FnOnce(&mut Scheduler, &mut Executor<'_>, Time) -> R,
     ) -> R {
         let mut outbox = Outbox::default();
         let result = self.call(state, &mut outbox, f);
@@ -214,7 +204,7 @@ impl Card {
         &self,
         state: &mut State,
         outbox: &mut Outbox,
-        f: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
+        f: impl FnOnce(&mut Scheduler, &mut Executor<'_>, Time) -> R,
     ) -> R {
         let State {
             scheduler,
@@ -231,7 +221,7 @@ impl Card {
             outbox,
         };
         let was_sweeping = scheduler.is_sweeping();
-        let result = f(scheduler, now(), &mut |action| executor.execute(action));
+        let result = f(scheduler, &mut executor, now());
         if scheduler.is_sweeping() && !was_sweeping {
             self.sweeper.queue(0);
         }
@@ -249,8 +239,8 @@ impl Card {
     /// Runs the scheduler's sweep of all contexts, with interrupts on between its parts. Process
     /// context.
     pub(super) fn sweep(&self) {
-        while self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.sweep(at, CONTEXTS_AT_ONCE, out)
+        while self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.sweep(card, at, CONTEXTS_AT_ONCE)
         }) {}
     }
 
@@ -266,14 +256,13 @@ impl Card {
             if !status.is_gone() && self.take_records(state, slot, &mut outbox) {
                 continue;
             }
-            self.note_event(state, Event::Status { slot, status });
+            self.note_status(state, slot, status);
             let silence = self.read_more(state, slot, status, &mut outbox);
             let status = silence.unwrap_or(status);
             if status.is_gone() && self.waits_for_link(state, slot) {
                 return;
             }
-            // Events of the card are never refused.
-            let _ = self.handle_one(state, Event::Status { slot, status }, &mut outbox);
+            self.report_status(state, slot, status, &mut outbox);
         }
         for slot in self.slots_in(outbox.reads) {
             self.read_at(state, slot, now());
@@ -341,8 +330,8 @@ impl Card {
                 self.note_fault(state, slot, outbox.fault);
                 self.note_refused(state, slot, outbox.fault);
             }
-            self.call(state, outbox, |scheduler, at, out| {
-                scheduler.take_record(at, slot, &record.run, out);
+            self.call(state, outbox, |scheduler, card, at| {
+                scheduler.record(card, at, slot, &record.run);
             });
             outbox.times = RunTimes::default();
         }
@@ -363,25 +352,21 @@ impl Card {
         })
     }
 
-    fn handle_one(
+    /// Passes the status of `slot` to the scheduler.
+    pub(super) fn report_status(
         &self,
         state: &mut State,
-        event: Event,
+        slot: SlotId,
+        status: Status,
         outbox: &mut Outbox,
-    ) -> Result<(), Refusal> {
-        if let Event::Status { slot, status } = event {
-            if status.is_gone() {
-                self.dump_death(state, slot);
-                self.tell_death(slot);
-            }
+    ) {
+        if status.is_gone() {
+            self.dump_death(state, slot);
+            self.tell_death(slot);
         }
-        let result = self.call(state, outbox, |scheduler, at, out| {
-            scheduler.handle(at, event, out)
+        self.call(state, outbox, |scheduler, card, at| {
+            scheduler.status(card, at, slot, status);
         });
-        if let Err(refusal) = result {
-            self.note_refusal(state, event, refusal);
-        }
-        result
     }
 
     /// Reads the registers that matter with this `status` of `slot`: those of a fault, the results

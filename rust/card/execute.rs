@@ -1,41 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Executing the scheduler's actions.
+//! The card as the scheduler acts on it.
 
 use super::{
     dump::SlotTrouble,
+    load::{Loaded, MeasuredLoad},
     now,
-    state::{context_of, Slots, State},
+    state::{context_of, Slots},
     Card,
 };
 use crate::{
     bar::Fault,
-    image::{ContextRef, Image},
+    image::ContextRef,
     notifier::Notice,
     regs::Command,
     relay::{Relay, RunTimes},
-    sched::{
-        Action, ContextId, Duration, EndReason, LoadCost, Order, RunEnd, SlotId, StartTimes, Stop,
-        Wake,
+    scheduler::{
+        self, Begin, ContextId, Duration, EndReason, Order, Pause, RunEnd, SlotId, Stop, Time,
+        Trace, Wake,
     },
+    trace,
 };
 use kernel::prelude::*;
 
-/// A Load with fewer writes takes too little time to be measured.
-const MEASURED_WRITES: u32 = 16;
-/// A Load that took less time counts as part of the slice.
-const NOTED: Duration = Duration::from_us(20);
-/// Number of writes that reset a slot. The reset clears all registers where
-/// [`SLOT_CAPS`](crate::regs::SLOT_CAPS) says so.
-const RESET_WRITES: u32 = 2;
-
-/// Work that actions leave until the scheduler has returned.
+/// Work that is left until the scheduler has returned.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Slots whose status is to be read, a bit each.
     pub(super) reads: u8,
     /// The registers of a slot were loaded.
-    has_loaded: bool,
+    pub(super) has_loaded: bool,
     /// The access that stopped the job whose status is handled.
     pub(super) fault: Fault,
     /// The results of the run whose record is handled were not written.
@@ -44,19 +38,10 @@ pub(super) struct Outbox {
     pub(super) times: RunTimes,
     /// Slots to which a START was written after which no PAUSE may come soon, a bit each.
     started: u8,
-    /// The last Load that was measured.
+    /// The last load that was measured.
     pub(super) load: Option<MeasuredLoad>,
     /// What has gone wrong.
     pub(super) trouble: Option<SlotTrouble>,
-}
-
-/// A Load that was measured.
-pub(super) struct MeasuredLoad {
-    pub(super) slot: SlotId,
-    pub(super) ctx: ContextId,
-    /// Part of `total`: until the registers of the previous context were cleared.
-    pub(super) clearing: Duration,
-    pub(super) total: Duration,
 }
 
 impl Outbox {
@@ -91,7 +76,7 @@ fn take_first(slots: &mut u8) -> Option<SlotId> {
     Some(slot)
 }
 
-/// The part of a card's state that actions change: all but the scheduler.
+/// The part of a card's state that the scheduler acts on.
 pub(super) struct Executor<'a> {
     pub(super) card: &'a Card,
     pub(super) contexts: &'a mut [Option<ContextRef>],
@@ -100,101 +85,34 @@ pub(super) struct Executor<'a> {
     pub(super) outbox: &'a mut Outbox,
 }
 
-impl Executor<'_> {
-    /// Executes an action.
-    pub(super) fn execute(&mut self, action: Action) {
-        self.note(&action);
-        let (card, outbox) = (self.card, &mut *self.outbox);
-        match action {
-            Action::Load { slot, ctx } => self.load(slot, ctx),
-            Action::Unload { slot, .. } => self.unload(slot),
-            Action::Start {
-                slot,
-                ctx,
-                resume,
-                times,
-                ..
-            } => self.start(slot, ctx, resume, &times),
-            Action::Pause {
-                slot,
-                boundary,
-                late,
-                ..
-            } => self.pause(slot, boundary, late),
-            Action::Order { slot, order } => self.order(slot, &order),
-            Action::Reset { slot, hold, .. } => card.reset_slot(self.slots, slot, hold),
-            Action::Ended { slot, ctx, run } => self.end(slot, ctx, &run),
-            Action::ReadStatus { slot } => outbox.reads |= slot.bit(),
-            // The timer is armed for the status read. The scheduler is called again after that.
-            Action::Arm { slot, .. } | Action::Disarm { slot } if self.slots[slot].is_unread => {}
-            Action::Arm { slot, at } => card.events[slot.index()].arm(at),
-            Action::Disarm { slot } => card.events[slot.index()].disarm(),
-            Action::Overrun { ctx, span, .. } => {
-                self.with(ctx, |context| context.note_overrun(span))
-            }
-            Action::Wake { ctx, wake } => {
-                self.with(ctx, |context| {
-                    context.notify(&card.delivery, notice_of(wake))
-                });
-            }
-            Action::Lost { ctx } => self.notify(ctx, Notice::Gone),
-            Action::Stuck { ctx } => self.notify(ctx, Notice::Stuck),
-            Action::Released { ctx } => self.with(ctx, |context| context.release(&card.delivery)),
-            Action::Quarantine { slot, ctx } => self.quarantine(slot, ctx),
-            Action::Reserve { .. } => {}
-            Action::Inconsistent => {
-                kernel::warn_on!(true);
-            }
-        }
-    }
-
-    /// Calls `f` with the references to a context, if it is set up.
-    fn with(&mut self, ctx: ContextId, f: impl FnOnce(&mut ContextRef)) {
-        if let Some(context) = context_of(self.contexts, ctx) {
-            f(context);
-        }
-    }
-
-    fn notify(&mut self, ctx: ContextId, notice: Notice) {
-        let delivery = &self.card.delivery;
-        self.with(ctx, |context| context.notify(delivery, notice));
-    }
-
-    fn load(&mut self, slot: SlotId, ctx: ContextId) {
-        if let Some(relay) = self.relay {
-            return self.with(ctx, |context| {
-                context.image().publish(relay, ctx.index(), cookie(ctx));
-            });
-        }
+impl scheduler::Card for Executor<'_> {
+    fn load(&mut self, slot: SlotId, ctx: ContextId) -> bool {
         self.outbox.has_loaded = true;
-        if let Some(context) = context_of(self.contexts, ctx) {
-            let measured = self.card.load(self.slots, slot, context.image());
-            self.outbox.load = measured.map(|(clearing, total)| MeasuredLoad {
-                slot,
-                ctx,
-                clearing,
-                total,
-            });
+        if !self.slots.is_loading(slot, ctx) {
+            self.note_load(slot, ctx);
+        }
+        let Some(context) = context_of(self.contexts, ctx) else {
+            return true;
+        };
+        match self.card.load(self.slots, slot, ctx, context.image()) {
+            Loaded::Part => false,
+            Loaded::All(load) => {
+                self.outbox.load = load;
+                true
+            }
         }
     }
 
-    fn unload(&mut self, slot: SlotId) {
-        let card = self.card;
-        if card.identity.has_window() {
-            let shadow = &mut self.slots[slot].shadow;
-            shadow.close_window(&card.bar, slot, &card.identity);
-        }
-    }
-
-    fn start(&mut self, slot: SlotId, ctx: ContextId, resume: bool, times: &StartTimes) {
-        let command = match resume {
+    fn start(&mut self, slot: SlotId, ctx: ContextId, begin: &Begin) {
+        trace::start(|| (self.on(slot, ctx), begin.resume, begin.boosted.into()));
+        let command = match begin.resume {
             true => Command::StartResume,
             false => Command::StartNew,
         };
         if self.relay.is_none() {
             self.card.bar.command(slot, command);
         }
-        let written = now();
+        let (times, written) = (&begin.times, now());
         self.slots[slot].histograms.note_start(times, written);
         self.with(ctx, |context| context.meter().note_start(times, written));
         if self.card.limits.unsavable != Duration::ZERO {
@@ -202,22 +120,29 @@ impl Executor<'_> {
         }
     }
 
-    fn pause(&mut self, slot: SlotId, boundary: bool, late: Option<Duration>) {
-        let command = match boundary {
+    fn pause(&mut self, slot: SlotId, ctx: ContextId, pause: &Pause) {
+        trace::pause(|| {
+            let (why, waiter) = trace::cause(pause.cause);
+            let waiter = waiter.map_or(0, trace::number);
+            (self.on(slot, ctx), why, waiter, pause.boundary)
+        });
+        let command = match pause.boundary {
             true => Command::PauseAtBoundary,
             false => Command::Pause,
         };
         if self.relay.is_none() {
             self.card.bar.command(slot, command);
         }
-        self.slots[slot].histograms.note_pause(late);
+        self.slots[slot].histograms.note_pause(pause.late);
         self.expect_save(slot);
     }
 
-    /// Makes the end of the save on `slot` known soon although its vector is throttled.
-    fn expect_save(&self, slot: SlotId) {
-        if let Some(vector) = self.card.vector_of(slot) {
-            vector.expect_save();
+    fn publish(&mut self, slot: SlotId, ctx: ContextId) {
+        self.note_load(slot, ctx);
+        if let Some(relay) = self.relay {
+            self.with(ctx, |context| {
+                context.image().publish(relay, ctx.index(), cookie(ctx));
+            });
         }
     }
 
@@ -234,7 +159,23 @@ impl Executor<'_> {
         }
     }
 
-    fn end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
+    fn reset(&mut self, slot: SlotId, ctx: ContextId, hold: bool) {
+        trace::reset(|| (self.on(slot, ctx), hold));
+        self.card.reset_slot(self.slots, slot, hold);
+    }
+
+    fn unload(&mut self, slot: SlotId, ctx: ContextId) {
+        trace::unload(|| (self.on(slot, ctx),));
+        let card = self.card;
+        self.slots[slot].loading = None;
+        if card.identity.has_window() {
+            let shadow = &mut self.slots[slot].shadow;
+            shadow.close_window(&card.bar, slot, &card.identity);
+        }
+    }
+
+    fn ended(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
+        self.note_end(slot, ctx, run);
         self.slots[slot].histograms.note_end(run);
         let card = self.card;
         let trouble = SlotTrouble::of_end(slot, ctx, run, self.relay.is_some());
@@ -263,7 +204,40 @@ impl Executor<'_> {
         }
     }
 
+    fn read_status(&mut self, slot: SlotId) {
+        self.outbox.reads |= slot.bit();
+    }
+
+    fn arm(&mut self, slot: SlotId, at: Time) {
+        // The timer is armed for the status read. The scheduler is called again after that.
+        if self.slots[slot].is_unread {
+            return;
+        }
+        #[cfg(not(fermata_successor))]
+        if at == Time::NEVER {
+            return self.card.events[slot.index()].disarm();
+        }
+        self.card.events[slot.index()].arm(at);
+    }
+
+    fn notify(&mut self, ctx: ContextId, notice: scheduler::Notice) {
+        self.note_notice(ctx, notice);
+        let notice = match notice {
+            scheduler::Notice::Job(Wake::Done | Wake::Failed(_)) => Notice::Done,
+            scheduler::Notice::Job(Wake::Held) => Notice::Held,
+            scheduler::Notice::Job(Wake::Empty) => Notice::Empty,
+            scheduler::Notice::Lost => Notice::Gone,
+            scheduler::Notice::Stuck => Notice::Stuck,
+            scheduler::Notice::Released => {
+                let delivery = &self.card.delivery;
+                return self.with(ctx, |context| context.release(delivery));
+            }
+        };
+        self.tell(ctx, notice);
+    }
+
     fn quarantine(&mut self, slot: SlotId, ctx: Option<ContextId>) {
+        trace::quarantine(|| (self.card.context_on(self.contexts, Some(slot), ctx),));
         self.card.reset_slot(self.slots, slot, true);
         dev_err!(
             self.card.device,
@@ -273,76 +247,41 @@ impl Executor<'_> {
         let trouble = self.outbox.trouble.take();
         self.outbox.trouble = trouble.or(Some(SlotTrouble::of_quarantine(slot, ctx)));
         if let Some(ctx) = ctx {
-            self.notify(ctx, Notice::Stuck);
+            self.tell(ctx, Notice::Stuck);
+        }
+    }
+
+    fn trace(&mut self, slot: SlotId, ctx: ContextId, what: Trace) {
+        match what {
+            Trace::Reserved => trace::keep(|| (self.on(slot, ctx),)),
+            Trace::Overrun(span) => self.with(ctx, |context| context.note_overrun(span)),
         }
     }
 }
 
-/// Loading a slot for a context, and accounting for the time that this takes.
-impl Card {
-    /// Loads `slot`, which is vacant, with `image`. If that was measured, returns the time until
-    /// the registers of the previous context were cleared, and the whole time.
-    pub(super) fn load(
-        &self,
-        slots: &mut Slots,
-        slot: SlotId,
-        image: &Image,
-    ) -> Option<(Duration, Duration)> {
-        let (written, cleared) = image.burst(&slots[slot].shadow);
-        if cleared > RESET_WRITES && self.slots[slot.index()].reset_clears {
-            self.reset_slot(slots, slot, true);
-            self.reset_slot(slots, slot, false);
+impl Executor<'_> {
+    /// Calls `f` with the references to a context, if it is set up.
+    fn with(&mut self, ctx: ContextId, f: impl FnOnce(&mut ContextRef)) {
+        if let Some(context) = context_of(self.contexts, ctx) {
+            f(context);
         }
-        let shadow = &mut slots[slot].shadow;
-        if written + cleared < MEASURED_WRITES {
-            image.clear_others(&self.bar, slot, shadow);
-            image.load(&self.bar, slot, shadow, &self.identity);
-            slots[slot].writer = None;
-            return None;
-        }
-        let begun = now();
-        image.clear_others(&self.bar, slot, shadow);
-        if cleared >= MEASURED_WRITES {
-            // Writes are posted: a read returns when the card has taken them.
-            self.bar.status(slot);
-        }
-        let clearing = now().since(begun);
-        image.load(&self.bar, slot, shadow, &self.identity);
-        Some((clearing, now().since(begun)))
     }
 
-    /// Reports a Load to the scheduler if it took a noticeable time.
-    pub(super) fn note_load(&self, state: &mut State, outbox: &mut Outbox) {
-        let Some(load) = outbox.load.take() else {
-            return;
-        };
-        let group = state.scheduler.group_of(load.ctx).ok();
-        let writer = group.map(|group| (load.ctx, group));
-        let debtor = core::mem::replace(&mut state.slots[load.slot].writer, writer);
-        if load.total < NOTED {
-            return;
+    /// Notifies the owner of a context.
+    fn tell(&mut self, ctx: ContextId, notice: Notice) {
+        let delivery = &self.card.delivery;
+        self.with(ctx, |context| context.notify(delivery, notice));
+    }
+
+    /// Makes the end of the save on `slot` known soon although its vector is throttled.
+    fn expect_save(&self, slot: SlotId) {
+        if let Some(vector) = self.card.vector_of(slot) {
+            vector.expect_save();
         }
-        let cost = LoadCost {
-            clearing: load.clearing,
-            total: load.total,
-            debtor,
-        };
-        self.call(state, outbox, |scheduler, at, out| {
-            scheduler.note_load(at, load.slot, cost, out);
-        });
     }
 }
 
 /// Returns the cookie by which records name a context.
 pub(super) fn cookie(ctx: ContextId) -> u64 {
     u64::from(ctx.generation()) << 32 | (ctx.index() as u64 + 1)
-}
-
-/// Returns the notice that tells an owner what has become of its job.
-fn notice_of(wake: Wake) -> Notice {
-    match wake {
-        Wake::Done | Wake::Failed(_) => Notice::Done,
-        Wake::Held => Notice::Held,
-        Wake::Empty => Notice::Empty,
-    }
 }

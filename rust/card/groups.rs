@@ -17,7 +17,7 @@ use super::{
 use crate::{
     delayed_work::Worker,
     opener::Opener,
-    sched::{ContextId, GroupKey, GroupPath, GroupSettings, GroupStats, Refusal},
+    scheduler::{ContextId, GroupKey, GroupPath, GroupSettings, GroupStats, Refusal},
 };
 use core::mem::offset_of;
 use kernel::prelude::*;
@@ -147,9 +147,9 @@ impl Card {
         parent: Option<GroupKey>,
         change: &GroupChange,
     ) -> Result<GroupSettings> {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
             let settings = change.applied_to(scheduler.group_settings(group).unwrap_or_default());
-            scheduler.set_group(at, group, parent, settings, out)?;
+            scheduler.set_group(card, at, group, parent, settings)?;
             Ok(settings)
         })
         .map_err(refused)
@@ -159,9 +159,9 @@ impl Card {
     fn nest_below(&self, registry: &Registry, group: GroupKey, parent: Option<GroupKey>) {
         for child in registry.groups.children_of(group) {
             // The depth was checked, so the group is refused only if the card is gone.
-            let _ = self.act(&mut self.state.lock(), |scheduler, at, out| {
+            let _ = self.act(&mut self.state.lock(), |scheduler, card, at| {
                 let settings = scheduler.group_settings(child).unwrap_or_default();
-                scheduler.set_group(at, child, parent, settings, out)
+                scheduler.set_group(card, at, child, parent, settings)
             });
         }
     }
@@ -180,8 +180,8 @@ impl Card {
         let how = registry.groups.find(group).ok_or(ENOENT)?;
         if how.is_level {
             self.nest_below(registry, group, registry.groups.parent_of_registered(group));
-            self.act(&mut self.state.lock(), |scheduler, at, out| {
-                scheduler.remove_group(at, group, out)
+            self.act(&mut self.state.lock(), |scheduler, card, at| {
+                scheduler.remove_group(card, at, group)
             })
             .map_err(not_registered)?;
             self.note_group(group, None);
@@ -218,8 +218,8 @@ impl Card {
                 moved |= client.put_group(path.group);
                 *place = client.id().ok().map(|id| (id, path));
             }
-            self.act(&mut self.state.lock(), |scheduler, at, out| {
-                scheduler.regroup(at, places.into_iter().flatten(), out);
+            self.act(&mut self.state.lock(), |scheduler, card, at| {
+                scheduler.regroup(card, at, places.into_iter().flatten());
             });
         }
         if !moved {
@@ -227,8 +227,8 @@ impl Card {
         }
         for client in &registry.clients {
             if let Ok(id) = client.id() {
-                self.act(&mut self.state.lock(), |scheduler, at, out| {
-                    scheduler.leave_foreign_gang(at, id, out);
+                self.act(&mut self.state.lock(), |scheduler, card, at| {
+                    scheduler.leave_foreign_gang(card, at, id);
                 });
             }
         }

@@ -3,6 +3,7 @@
 //! Shutting a card down; saving its jobs before a reset or sleep, and bringing it back afterwards.
 
 use super::{
+    execute::Outbox,
     now,
     quiesce::{quiesce, settle, switch_off, switch_on},
     slot_ids,
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     client,
-    sched::{Duration, Event, SlotId, Status},
+    scheduler::{Duration, SlotId, Status},
     shim::{pci_clear_master, pci_set_master},
     trace::CardEvent,
 };
@@ -71,7 +72,10 @@ impl Card {
             state.silent_since = None;
             // The scheduler does not act on the card any more, so nothing takes a slot out of the
             // reset that follows.
-            let _ = self.handle(&mut state, Event::Gone);
+            self.note(CardEvent::Gone);
+            self.act(&mut state, |scheduler, card, at| {
+                scheduler.disconnect(card, at)
+            });
             self.bar.reset(u8::MAX);
             self.tell_bystanders();
         });
@@ -100,8 +104,8 @@ impl Card {
     /// job that cannot be saved fails, within its preempt timeout; all of them fail if the card does
     /// not answer. Afterwards no register is touched. Process context.
     pub(crate) fn save(&self) {
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.freeze(at, out);
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.freeze(card, at);
         });
         while !self.state.lock().scheduler.is_at_rest() {
             if self.is_silent() {
@@ -127,8 +131,8 @@ impl Card {
         }
         settle(&self.bar, &self.identity, &self.limits);
         self.stop_dma();
-        self.act(&mut self.state.lock(), |scheduler, at, out| {
-            scheduler.lose_runs(at, out);
+        self.act(&mut self.state.lock(), |scheduler, card, at| {
+            scheduler.lose_runs(card, at);
         });
     }
 
@@ -211,15 +215,14 @@ impl Card {
             let status = Status::from_raw(self.bar.status(slot));
             state.slots[slot].status = Some((status.raw(), now()));
             if status.is_gone() {
-                // Events of the card are never refused.
-                let _ = self.handle(&mut state, Event::Status { slot, status });
-                return;
+                self.note_status(&mut state, slot, status);
+                return self.report_status(&mut state, slot, status, &mut Outbox::default());
             }
-            self.act(&mut state, |scheduler, _, out| {
-                scheduler.renew(slot, status, out);
+            self.act(&mut state, |scheduler, card, at| {
+                scheduler.renew(card, at, slot, status);
             });
         }
         self.note(CardEvent::Thawed);
-        self.act(&mut state, |scheduler, at, out| scheduler.thaw(at, out));
+        self.act(&mut state, |scheduler, card, at| scheduler.thaw(card, at));
     }
 }

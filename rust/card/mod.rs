@@ -9,6 +9,7 @@ mod events;
 mod execute;
 mod groups;
 mod lifetime;
+mod load;
 mod neighbours;
 mod quiesce;
 mod record;
@@ -35,7 +36,7 @@ use crate::{
     presence::Presence,
     raw_spinlock::{new_raw_spinlock, RawSpinLock},
     regs::MAX_SLOTS,
-    sched::{GroupKey, PreemptGranularity, Profile, SlotId, SlotState, SlotStats},
+    scheduler::{GroupKey, PreemptGranularity, Profile, SlotId, SlotState, SlotStats},
     vector::Vector,
 };
 use config::{card_config, class_of, new_relay, new_state, profile};

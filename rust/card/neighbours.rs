@@ -7,7 +7,7 @@ use super::{now, Card};
 use crate::{
     bus_watch::Watcher,
     capability,
-    sched::{Duration, SlotId, SlotState, Time},
+    scheduler::{Duration, SlotId, SlotState, Time},
     shim::fermata_dma_neighbours,
 };
 use core::mem::offset_of;

@@ -8,7 +8,7 @@ use crate::{
     image::AppRegister,
     limits::Limits,
     relay::Relay,
-    sched::{Phase, Status},
+    scheduler::{Phase, Status},
 };
 use kernel::prelude::*;
 

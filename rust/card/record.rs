@@ -11,9 +11,9 @@ use crate::{
     bar::Fault,
     image::ContextRef,
     relay::RunTimes,
-    sched::{
-        Action, ContextId, Event, GroupKey, GroupSettings, JobState, PastJobs, Refusal, SlotId,
-        SlotState, Wake,
+    scheduler::{
+        ContextId, GroupKey, GroupSettings, JobState, NewJob, Notice, PastJobs, Refusal, RunEnd,
+        SlotId, SlotState, Status, Time, Wake,
     },
     trace::{self, Arrival, CardEvent, QueueEvent, Request, Subject},
 };
@@ -41,7 +41,7 @@ impl Card {
     }
 
     /// Returns a context on a slot as the subject of a tracepoint.
-    fn context_on(
+    pub(super) fn context_on(
         &self,
         contexts: &mut [Option<ContextRef>],
         slot: Option<SlotId>,
@@ -115,53 +115,56 @@ impl Card {
         trace::registers(|| (self.context_in(state, ctx), count as u32));
     }
 
-    /// Traces that `event` goes to the scheduler.
-    pub(super) fn note_event(&self, state: &mut State, event: Event) {
-        match event {
-            Event::Status { slot, status } => {
-                trace::status(|| (self.slot_in(state, slot), status.raw()));
-            }
-            Event::Timer { .. } => {}
-            Event::Gone => self.note(CardEvent::Gone),
-            Event::Start { ctx, job } => {
-                trace::job_start(|| {
-                    let (_, last) = state.scheduler.job(ctx).ok()?;
-                    let subject = self.context_in(state, ctx);
-                    Some((subject, last + 1, job.replayable, job.saved, job.held))
-                });
-                let is_held = job.held || state.scheduler.is_kept(ctx);
-                let arrives = |state: JobState| !state.is_live() && !is_held;
-                self.note_arrival(state, ctx, Arrival::Start, arrives);
-            }
-            Event::Preempt { ctx, hold } => {
-                trace::request(|| (self.context_in(state, ctx), preempt(hold) as u32));
-            }
-            Event::Resume { ctx } => {
-                trace::request(|| (self.context_in(state, ctx), Request::Resume as u32));
-                let is_kept = state.scheduler.is_kept(ctx);
+    /// Traces the status of `slot`, which goes to the scheduler.
+    pub(super) fn note_status(&self, state: &mut State, slot: SlotId, status: Status) {
+        trace::status(|| (self.slot_in(state, slot), status.raw()));
+    }
+
+    /// Traces that the owner of `ctx` starts a job.
+    pub(super) fn note_start(&self, state: &mut State, ctx: ContextId, job: NewJob) {
+        trace::job_start(|| {
+            let (_, last) = state.scheduler.job(ctx).ok()?;
+            let subject = self.context_in(state, ctx);
+            Some((subject, last + 1, job.replayable, job.saved, job.held))
+        });
+        let is_held = job.held || state.scheduler.is_kept(ctx);
+        let arrives = |state: JobState| !state.is_live() && !is_held;
+        self.note_arrival(state, ctx, Arrival::Start, arrives);
+    }
+
+    /// Traces that the owner of `ctx` announces a job for `at`.
+    pub(super) fn note_hint(&self, state: &mut State, ctx: ContextId, at: Time) {
+        trace::hint(|| (self.context_in(state, ctx), at.as_ns()));
+    }
+
+    /// Traces that `ctx` is closed.
+    pub(super) fn note_close(&self, state: &mut State, ctx: ContextId) {
+        trace::context_close(|| (self.context_in(state, ctx),));
+    }
+
+    /// Traces a request for `ctx` that has no tracepoint of its own.
+    pub(super) fn note_request(&self, state: &mut State, ctx: ContextId, request: Request) {
+        if matches!(request, Request::Doorbell) {
+            trace::queue(|| (self.context_in(state, ctx), QueueEvent::Doorbell as u32));
+        } else {
+            trace::request(|| (self.context_in(state, ctx), request as u32));
+        }
+        let is_kept = state.scheduler.is_kept(ctx);
+        let is_last = state.scheduler.is_kept_by_one(ctx);
+        match request {
+            Request::Resume => {
                 let is_off = |state| matches!(state, JobState::Held | JobState::Empty) && !is_kept;
                 self.note_arrival(state, ctx, Arrival::Resume, is_off);
             }
-            Event::Hold { ctx } => {
-                trace::request(|| (self.context_in(state, ctx), Request::HoldBegin as u32));
-            }
-            Event::EndHold { ctx } => {
-                trace::request(|| (self.context_in(state, ctx), Request::HoldEnd as u32));
-                let is_last = state.scheduler.is_kept_by_one(ctx);
+            Request::HoldEnd => {
                 let is_released = |state| state == JobState::Held && is_last;
                 self.note_arrival(state, ctx, Arrival::Resume, is_released);
             }
-            Event::Ring { ctx } => {
-                trace::queue(|| (self.context_in(state, ctx), QueueEvent::Doorbell as u32));
+            Request::Doorbell => {
                 let is_empty = |state| state == JobState::Empty;
                 self.note_arrival(state, ctx, Arrival::Doorbell, is_empty);
             }
-            Event::Hint { ctx, at } => {
-                trace::hint(|| (self.context_in(state, ctx), at.as_ns()));
-            }
-            Event::Close { ctx } => {
-                trace::context_close(|| (self.context_in(state, ctx),));
-            }
+            _ => {}
         }
     }
 
@@ -181,22 +184,17 @@ impl Card {
         });
     }
 
-    /// Traces that the scheduler refused `event`.
-    pub(super) fn note_refusal(&self, state: &mut State, event: Event, refusal: Refusal) {
+    /// Traces that the scheduler refused a request for `ctx`.
+    pub(super) fn note_refusal(
+        &self,
+        state: &mut State,
+        ctx: ContextId,
+        request: Request,
+        refusal: Refusal,
+    ) {
         trace::refused(|| {
-            let (ctx, request) = match event {
-                Event::Start { ctx, .. } => (ctx, Request::Start),
-                Event::Preempt { ctx, hold } => (ctx, preempt(hold)),
-                Event::Resume { ctx } => (ctx, Request::Resume),
-                Event::Hold { ctx } => (ctx, Request::HoldBegin),
-                Event::EndHold { ctx } => (ctx, Request::HoldEnd),
-                Event::Ring { ctx } => (ctx, Request::Doorbell),
-                Event::Hint { ctx, .. } => (ctx, Request::Hint),
-                Event::Close { ctx } => (ctx, Request::Close),
-                Event::Status { .. } | Event::Timer { .. } | Event::Gone => return None,
-            };
             let subject = self.context_in(state, ctx);
-            Some((subject, request as u32, trace::refusal(refusal)))
+            (subject, request as u32, trace::refusal(refusal))
         });
     }
 
@@ -221,61 +219,8 @@ impl Card {
 }
 
 impl Executor<'_> {
-    /// Traces `action`, which is about to be executed.
-    pub(super) fn note(&mut self, action: &Action) {
-        match *action {
-            Action::Load { slot, ctx } => self.note_load(slot, ctx),
-            Action::Unload { slot, ctx } => trace::unload(|| (self.on(slot, ctx),)),
-            Action::Start {
-                slot,
-                ctx,
-                resume,
-                boosted,
-                ..
-            } => trace::start(|| (self.on(slot, ctx), resume, boosted.into())),
-            Action::Pause {
-                slot,
-                ctx,
-                boundary,
-                cause,
-                ..
-            } => trace::pause(|| {
-                let (why, waiter) = trace::cause(cause);
-                let waiter = waiter.map_or(0, trace::number);
-                (self.on(slot, ctx), why, waiter, boundary)
-            }),
-            Action::Reserve { slot, ctx } => trace::keep(|| (self.on(slot, ctx),)),
-            Action::Reset { slot, ctx, hold } => trace::reset(|| (self.on(slot, ctx), hold)),
-            Action::Ended { slot, ctx, run } => {
-                trace::stop(|| {
-                    let RunTimes {
-                        began,
-                        worked,
-                        stopped,
-                        left,
-                    } = self.outbox.times;
-                    let why = trace::end(run.reason)?;
-                    Some((self.on(slot, ctx), why, began, worked, stopped, left))
-                });
-            }
-            Action::Wake { ctx, wake } => self.note_wake(ctx, wake),
-            Action::Released { ctx } => trace::context_released(|| (self.off(ctx),)),
-            Action::Quarantine { slot, ctx } => {
-                trace::quarantine(|| (self.card.context_on(self.contexts, Some(slot), ctx),))
-            }
-            Action::ReadStatus { .. }
-            | Action::Order { .. }
-            | Action::Stuck { .. }
-            | Action::Overrun { .. }
-            | Action::Lost { .. }
-            | Action::Arm { .. }
-            | Action::Disarm { .. }
-            | Action::Inconsistent => {}
-        }
-    }
-
     /// Returns a context on a slot as the subject of a tracepoint.
-    fn on(&mut self, slot: SlotId, ctx: ContextId) -> Subject {
+    pub(super) fn on(&mut self, slot: SlotId, ctx: ContextId) -> Subject {
         self.card.context_on(self.contexts, Some(slot), Some(ctx))
     }
 
@@ -285,7 +230,7 @@ impl Executor<'_> {
     }
 
     /// Traces that the registers of `ctx` are about to be written to `slot`.
-    fn note_load(&mut self, slot: SlotId, ctx: ContextId) {
+    pub(super) fn note_load(&mut self, slot: SlotId, ctx: ContextId) {
         trace::load(|| {
             let subject = self.on(slot, ctx);
             let image = context_of(self.contexts, ctx)?.image();
@@ -296,27 +241,37 @@ impl Executor<'_> {
         });
     }
 
+    /// Traces that a run has ended.
+    pub(super) fn note_end(&mut self, slot: SlotId, ctx: ContextId, run: &RunEnd) {
+        trace::stop(|| {
+            let RunTimes {
+                began,
+                worked,
+                stopped,
+                left,
+            } = self.outbox.times;
+            let why = trace::end(run.reason)?;
+            Some((self.on(slot, ctx), why, began, worked, stopped, left))
+        });
+    }
+
     /// Traces that the owner of `ctx`, which is on no slot any more, is about to be notified.
-    fn note_wake(&mut self, ctx: ContextId, wake: Wake) {
+    pub(super) fn note_notice(&mut self, ctx: ContextId, notice: Notice) {
         let mut end = |result| {
             trace::job_end(|| {
                 let job = context_of(self.contexts, ctx)?.job();
                 Some((self.off(ctx), job, result))
             });
         };
-        match wake {
-            Wake::Done => end(0),
-            Wake::Failed(failure) => end(trace::failure(failure)),
-            Wake::Held => trace::held(|| (self.off(ctx),)),
-            Wake::Empty => trace::queue(|| (self.off(ctx), QueueEvent::Empty as u32)),
+        match notice {
+            Notice::Job(Wake::Done) => end(0),
+            Notice::Job(Wake::Failed(failure)) => end(trace::failure(failure)),
+            Notice::Job(Wake::Held) => trace::held(|| (self.off(ctx),)),
+            Notice::Job(Wake::Empty) => {
+                trace::queue(|| (self.off(ctx), QueueEvent::Empty as u32));
+            }
+            Notice::Released => trace::context_released(|| (self.off(ctx),)),
+            Notice::Lost | Notice::Stuck => {}
         }
-    }
-}
-
-fn preempt(hold: bool) -> Request {
-    if hold {
-        Request::Hold
-    } else {
-        Request::Preempt
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     cgroup::{self, Cgroup},
     limits::Limits,
     opener::{group_of_user, Opener},
-    sched::{GroupKey, GroupPath, Scheduler},
+    scheduler::{GroupKey, GroupPath, Scheduler},
 };
 use kernel::prelude::*;
 

@@ -13,7 +13,7 @@ use crate::{
     gate::UnplugGuard,
     limits::Limits,
     opener::Opener,
-    sched::{GroupKey, GroupPath},
+    scheduler::{GroupKey, GroupPath},
     trace,
 };
 use core::ptr;

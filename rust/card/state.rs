@@ -2,14 +2,14 @@
 
 //! The state of a card that interrupt handlers, timers and calls share.
 
-use super::now;
+use super::{load::Loading, now};
 use crate::{
     dump::RefusedAccess,
     image::{ContextRef, ShadowRegs},
     measure::SlotHistograms,
     regs::MAX_SLOTS,
     relay::Relay,
-    sched::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Time},
+    scheduler::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Time},
 };
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
@@ -43,6 +43,8 @@ pub(super) struct Slots {
 pub(super) struct CardSlot {
     /// Registers that cannot be read back, as they were written last.
     pub(super) shadow: ShadowRegs,
+    /// A load that is under way.
+    pub(super) loading: Option<Loading>,
     /// The context that has written many of the application registers, if there is one, and its
     /// group.
     pub(super) writer: Option<(ContextId, GroupKey)>,
@@ -100,6 +102,7 @@ impl Slots {
         let slots = init_array_from_fn(|_| {
             init!(CardSlot {
                 shadow: ShadowRegs::CLEAR,
+                loading: None,
                 writer: None,
                 completions: 0,
                 awaits_completion: false,
@@ -121,12 +124,17 @@ impl Slots {
         self.in_reset = 0;
         for slot in self.slots.iter_mut() {
             slot.shadow = ShadowRegs::CLEAR;
+            slot.loading = None;
             slot.writer = None;
             slot.completions = 0;
             slot.awaits_completion = false;
             slot.awaited_ends = 0;
             slot.is_unread = false;
         }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CardSlot> {
+        self.slots.iter_mut()
     }
 
     /// Forgets that status reads were left to timers.

@@ -3,7 +3,7 @@
 //! Recreating a context elsewhere: how it was made, and how its jobs have ended.
 
 use super::Context;
-use crate::{bar::Fault, image::AppRegister, sched::PastJobs, user_memory::Process};
+use crate::{bar::Fault, image::AppRegister, scheduler::PastJobs, user_memory::Process};
 use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// Where the memory of a context comes from.

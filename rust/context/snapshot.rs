@@ -8,7 +8,7 @@ use crate::{
     compat::errno,
     regs::STATE_PAGES_MAX,
     relay::{ImageMemory, UnmappedImage},
-    sched::JobState,
+    scheduler::JobState,
     user_memory::UserMemory,
 };
 use kernel::{page::PAGE_SIZE, prelude::*};

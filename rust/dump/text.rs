@@ -10,7 +10,7 @@ use crate::{
     bar::Identity,
     engine_id::EngineId,
     relay::{RECORDS, RECORD_WORDS},
-    sched::{Profile, Time},
+    scheduler::{Profile, Time},
     shim::{fermata_dump, fermata_kernel_release, ktime_get_real_seconds},
     write_log::{Control, Write as RegisterWrite},
 };

@@ -9,7 +9,7 @@ use crate::{
     card::{GroupChange, GroupScope, GroupView},
     cgroup::Cgroup,
     limits::CONTEXTS_MAX,
-    sched::GroupKey,
+    scheduler::GroupKey,
     uapi,
 };
 use kernel::prelude::*;

@@ -10,7 +10,7 @@ use crate::{
     card::{SlotView, View},
     client::Client,
     context::job_error,
-    sched::{JobState, PreemptGranularity, SlotId, SlotState, Stats, Urgency, WaitReason},
+    scheduler::{JobState, PreemptGranularity, SlotId, SlotState, Stats, Urgency, WaitReason},
     uapi::{self, attribute, feature, state as number_of_state, waits},
 };
 use core::ops::BitOr;

@@ -8,7 +8,7 @@ use crate::{
     context::job_error,
     hold, monotonic,
     notifier::Notice,
-    sched::{JobState, NewJob},
+    scheduler::{JobState, NewJob},
     uapi::{self, event},
 };
 use kernel::{

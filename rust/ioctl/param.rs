@@ -9,7 +9,7 @@ use crate::{
     capability::{self, Audit},
     card::View,
     context::Context,
-    sched::{Duration, Params, Urgency},
+    scheduler::{Duration, Params, Urgency},
     uapi::{self, param},
 };
 use kernel::prelude::*;

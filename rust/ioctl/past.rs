@@ -8,7 +8,7 @@ use crate::{
     bar::Fault,
     image::MAX_RESULTS,
     monotonic,
-    sched::{Failure, PastJobs, Time},
+    scheduler::{Failure, PastJobs, Time},
     trace,
     uapi::{self, state},
 };

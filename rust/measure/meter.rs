@@ -3,7 +3,7 @@
 //! Histograms of slots and contexts.
 
 use super::Histogram;
-use crate::sched::{Duration, EndReason, RunEnd, StartTimes, Time};
+use crate::scheduler::{Duration, EndReason, RunEnd, StartTimes, Time};
 
 /// Histograms and counters of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

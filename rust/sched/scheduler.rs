@@ -13,11 +13,28 @@ use super::{
     SlotState, SlotStats, Stats, Time, MAX_SLOTS,
 };
 
-/// What the caller knows of a card. Slots that the card does not have are `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the caller knows of a card, and its first settings, which are in range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardConfig {
-    /// The slots, by number.
+    /// The slots, by number. Slots that the card does not have are `None`.
     pub slots: [Option<SlotConfig>; MAX_SLOTS],
+    /// The policy.
+    pub policy: PolicyKind,
+    /// The starvation boost interval.
+    pub boost: Duration,
+    /// How long urgent work waits for a boundary.
+    pub boundary_wait: Duration,
+}
+
+impl Default for CardConfig {
+    fn default() -> Self {
+        Self {
+            slots: [None; MAX_SLOTS],
+            policy: PolicyKind::default(),
+            boost: Duration::from_ms(1_000),
+            boundary_wait: Duration::from_ms(1),
+        }
+    }
 }
 
 /// The configuration of a new context.
@@ -38,6 +55,8 @@ impl Scheduler {
     pub fn new(config: &CardConfig, storage: Storage) -> Self {
         let mut scheduler = Self::without_slots(storage);
         scheduler.add_slots(config);
+        scheduler.policy = config.policy;
+        (scheduler.boost, scheduler.boundary_wait) = (config.boost, config.boundary_wait);
         scheduler
     }
 

@@ -31,10 +31,7 @@ pub use decisions::Slot;
 use decisions::Waiting;
 pub use queues::{Bin, Entity, Group, Level};
 use queues::{Groups, RunQueue};
-use values::{
-    classes_in, slots_in, CardConfig, Class, Duration, EntityIndex, SlotConfig, SlotId, Time,
-    MAX_SLOTS,
-};
+pub use values::*;
 
 /// Storage for a scheduler; [`Scheduler::new`] overwrites it.
 pub struct Storage {
@@ -123,8 +120,8 @@ impl Scheduler {
             slots: storage.slots,
             present: 0,
             classes: [SlotClass::default(); MAX_SLOTS],
-            boost: Self::BOOST_DEFAULT,
-            boundary_wait: Self::BOUNDARY_WAIT_DEFAULT,
+            boost: config.boost,
+            boundary_wait: config.boundary_wait,
             frozen: false,
             gone: false,
             sweep: Sweep::None,
@@ -132,6 +129,7 @@ impl Scheduler {
             dirty_classes: 0,
             revise: 0,
         };
+        scheduler.queue.set_policy(config.policy, [None; MAX_SLOTS]);
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {
             if let Some(config) = config {
                 scheduler.add_slot(id, config);

@@ -7,7 +7,7 @@ use super::{
     monitor::{Histograms, Monitor},
     values::{CardValue, SlotValue, OF_CARD, OF_SLOT},
 };
-use crate::{c_object::StaticTable, card::Card, regs::MAX_SLOTS, sched::SlotId};
+use crate::{c_object::StaticTable, card::Card, regs::MAX_SLOTS, scheduler::SlotId};
 use core::{ptr, slice, str};
 use kernel::{bindings, error::from_result, prelude::*};
 

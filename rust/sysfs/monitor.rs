@@ -19,7 +19,7 @@ use crate::{
     fdinfo,
     measure::{Histogram, SlotHistograms},
     measurement,
-    sched::{SlotId, WaitReason},
+    scheduler::{SlotId, WaitReason},
     uapi::waits,
 };
 use core::fmt::Write;

@@ -6,7 +6,7 @@ use crate::{
     capability::{self, Audit},
     card::{Card, SlotView},
     engine_id::EngineId,
-    sched::{Duration, Profile, SlotId, SlotState},
+    scheduler::{Duration, Profile, SlotId, SlotState},
     trace,
     uapi::{self, policy},
 };
