@@ -4,6 +4,7 @@
 
 use core::ops::{Index, IndexMut};
 
+use super::optional::hints::Hint;
 use super::values::{
     Class, ContextId, Duration, EntityIndex, Failure, JobState, Params, SlotId, Time,
 };
@@ -118,6 +119,7 @@ pub(super) struct Context {
     /// How many holds it has.
     pub(super) holds: u32,
     pub(super) restarts: Restarts,
+    pub(super) hint: Hint,
     pub(super) neighbours: Neighbours,
     /// When its job was queued; if it wants no slot, since when.
     pub(super) since: Time,
@@ -133,7 +135,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) const fn new(class: Class, params: Params, now: Time) -> Self {
+    pub(super) fn new(class: Class, params: Params, now: Time) -> Self {
         Self {
             params,
             class,
@@ -150,6 +152,7 @@ impl Context {
                 allowed: false,
                 done: 0,
             },
+            hint: Hint::default(),
             neighbours: Neighbours {
                 newer: None,
                 older: None,

@@ -46,7 +46,7 @@ impl Scheduler {
             let all = [slot.next(), slot.prev()];
             all.into_iter()
                 .flatten()
-                .filter(|next| next.ctx == at)
+                .filter(|next| next.ctx == at && next.why != Why::Hint)
                 .count()
         };
         let is_on = |slot: &Slot| occupant(&slot.protocol) == Some(at);
@@ -58,7 +58,9 @@ impl Scheduler {
             _ => (0, 0),
         };
         assert_eq!((bound, on), expected, "{at:?} is {:?}", context.state);
-        let linked = self.queue.is_linked(at);
+        // A context without a job may have a hint.
+        let may_hint = !context.state.is_live() || context.state == State::Empty;
+        let linked = self.queue.is_linked(at) && !may_hint;
         let may_wait = context.state == State::Queued && self.slots_of(at) != 0;
         let is_settled = self.sweep == super::Sweep::None;
         assert!(!linked || context.state == State::Queued, "{at:?} waits");
@@ -105,6 +107,7 @@ impl Scheduler {
         let group = self.queue.group_of(at);
         let mut capped = self.groups.lineage(group);
         is_allowed
+            && self.contexts[at].state == State::Queued
             && self.queue.is_linked(at)
             && !self.queue.is_throttled(at)
             && !capped.any(|group| self.groups.is_spent(group))
@@ -124,12 +127,9 @@ impl Scheduler {
             return;
         };
         let is_stopped = protocol.stopping().is_none_or(|stop| stop.at <= now);
-        let gives_way = next.why != Why::Boost && slot.prev().is_none() && is_stopped;
-        if gives_way && (protocol.is_vacant() || protocol.is_leaving()) {
-            assert!(
-                !self.queue.outranks(at, next.ctx),
-                "{at:?} waits for {next:?}"
-            );
+        let may_give_way = slot.prev().is_none() && is_stopped;
+        if may_give_way && (protocol.is_vacant() || protocol.is_leaving()) {
+            assert!(!self.gives_way(&next, at), "{at:?} waits for {next:?}");
         }
     }
 }

@@ -11,13 +11,15 @@
 //! - `queues`: what waits, and in which order;
 //! - `slot`: one slot and its protocol;
 //! - `decisions`: which context runs next on a slot, and who is charged;
-//! - `requests`: what owners and administrators ask for, what the card reports, and statistics.
+//! - `requests`: what owners and administrators ask for, what the card reports, and statistics;
+//! - `optional`: features that can be left out.
 
 mod card;
 mod context;
 mod decisions;
 #[cfg(not(MODULE))]
 mod invariants;
+mod optional;
 mod queues;
 mod requests;
 mod slot;
@@ -29,6 +31,7 @@ use context::Contexts;
 pub use context::Place;
 pub use decisions::Slot;
 use decisions::Waiting;
+use optional::hints::Hints;
 pub use queues::{Bin, Entity, Group, Level};
 use queues::{Groups, RunQueue};
 pub use values::*;
@@ -82,6 +85,7 @@ pub struct Scheduler {
     queue: RunQueue,
     groups: Groups,
     contexts: Contexts,
+    hints: Hints,
     slots: Boxed<[Slot; MAX_SLOTS]>,
     /// The slots that the card has, a bit each.
     present: u8,
@@ -117,6 +121,7 @@ impl Scheduler {
             queue: RunQueue::new(storage.entities, storage.levels, contexts, width),
             groups: Groups::new(storage.groups, storage.bins),
             contexts: Contexts::new(storage.contexts),
+            hints: Hints::default(),
             slots: storage.slots,
             present: 0,
             classes: [SlotClass::default(); MAX_SLOTS],
@@ -224,6 +229,7 @@ impl Scheduler {
     /// Returns when something is due for contexts of a class that no slot waits for.
     fn class_due(&self, class: Class) -> Time {
         let throttled = self.queue.next_throttled(class);
-        throttled.map_or(Time::NEVER, |(_, at)| at)
+        let hint = self.next_hint(class);
+        throttled.map_or(hint, |(_, at)| hint.min(at))
     }
 }

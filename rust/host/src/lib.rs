@@ -92,6 +92,10 @@ pub mod sched {
 pub mod recording;
 
 /// The new scheduler, which replaces the present one once it does all that the present one does.
+#[cfg_attr(
+    not(feature = "hints"),
+    allow(dead_code, reason = "what a feature needs")
+)]
 #[path = "../../scheduler/mod.rs"]
 pub mod scheduler;
 

@@ -144,7 +144,7 @@ impl Scheduler {
             Event::Hold { ctx } => return self.0.hold(card, now, ctx),
             Event::EndHold { ctx } => return self.0.end_hold(card, now, ctx),
             Event::Ring { ctx } => return self.0.ring(card, now, ctx),
-            Event::Hint { .. } => return Err(Refusal::Range),
+            Event::Hint { ctx, at } => return self.0.hint(card, now, ctx, at),
             Event::Close { ctx } => return self.0.close(card, now, ctx),
             Event::Status { slot, status } => self.0.status(card, now, slot, status),
             Event::Timer { slot } => self.0.timer(card, now, slot),
@@ -282,11 +282,6 @@ impl Scheduler {
 
 /// Functions that only tests of the present scheduler need; here for tests that drive both.
 impl Scheduler {
-    /// Returns the context for whose hint a slot is kept vacant.
-    pub fn reserved_for(&self, _: SlotId) -> Option<ContextId> {
-        None
-    }
-
     /// Returns the context that is bound to a slot, and waits for the slot to be vacant.
     pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
         self.0.successor(slot)

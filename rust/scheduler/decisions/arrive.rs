@@ -6,14 +6,14 @@ use super::super::card::{Call, Card};
 use super::super::values::{slots_in, EntityIndex, PauseCause, Rank, SlotId, MAX_SLOTS};
 use super::super::Scheduler;
 use super::bind::Unbound;
-use super::Why;
+use super::{Next, Why};
 
 /// How many contexts whose groups have used up their caps one decision sets aside.
 const THROTTLES_MAX: usize = 8;
 
 /// The offer of a slot to a context that waits, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Offer {
+pub(in super::super) enum Offer {
     /// It is vacant, or about to be, without a successor.
     Free,
     /// Its successor gives way.
@@ -45,7 +45,11 @@ impl Scheduler {
 
     /// Returns the context that the policy puts first for a slot, and throttles groups whose caps
     /// are used up on the way.
-    fn first_for<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) -> Option<EntityIndex> {
+    pub(in super::super) fn first_for<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        id: SlotId,
+    ) -> Option<EntityIndex> {
         let class = self.slot(id).class;
         for _ in 0..THROTTLES_MAX {
             let first = self.queue.pick(class, id.bit());
@@ -102,17 +106,21 @@ impl Scheduler {
         let first = self.first_for(call, id);
         let first = first.filter(|&first| first != at && self.queue.outranks(first, at));
         if let Some(first) = first {
-            if let Some(displaced) = self.take_offer(call, first, offer, id) {
+            if let Some(displaced) = self.take_offer(call, first, offer, id, Why::Turn) {
                 self.reschedule(self.contexts[displaced].class);
             }
             return self.queue.is_linked(at).then_some(at);
         }
-        self.take_offer(call, at, offer, id)
+        self.take_offer(call, at, offer, id, Why::Turn)
     }
 
     /// Returns the best offer of a slot to a context; among equal ones that where the policy puts
     /// the loser last.
-    fn best_offer<C: Card>(&self, call: &Call<'_, C>, at: EntityIndex) -> Option<(Offer, SlotId)> {
+    pub(in super::super) fn best_offer<C: Card>(
+        &self,
+        call: &Call<'_, C>,
+        at: EntityIndex,
+    ) -> Option<(Offer, SlotId)> {
         let mut best: Option<(Offer, (Rank, u64), SlotId)> = None;
         for id in slots_in(self.slots_of(at)) {
             let Some((offer, loser)) = self.offer(call, id, at) else {
@@ -140,12 +148,10 @@ impl Scheduler {
         at: EntityIndex,
     ) -> Option<(Offer, Option<EntityIndex>)> {
         let slot = self.slot(id);
-        if slot.prev.is_some() && slot.next.is_some() {
+        if slot.prev.is_some() && slot.next.is_some_and(|next| next.why != Why::Hint) {
             // Two contexts are named: the status is read before a third is.
             return None;
         }
-        let gives_way =
-            |next: super::Next| next.why != Why::Boost && self.queue.outranks(at, next.ctx);
         let run = slot.protocol.run();
         let may_stop = run.is_some_and(|run| {
             let is_stopped = run.stop.is_some_and(|stop| stop.at <= call.now);
@@ -157,20 +163,31 @@ impl Scheduler {
             None if is_vacant => Some((Offer::Free, None)),
             None if is_leaving && !self.comes_back(id, at) => Some((Offer::Free, None)),
             _ if may_stop => Some((Offer::Job, run.map(|run| EntityIndex::of(run.ctx)))),
-            Some(next) if is_vacant || is_leaving => {
-                gives_way(next).then_some((Offer::Successor, Some(next.ctx)))
-            }
+            Some(next) if is_vacant || is_leaving => self
+                .gives_way(&next, at)
+                .then_some((Offer::Successor, Some(next.ctx))),
             _ => None,
         }
     }
 
+    /// Returns whether a successor gives way to a context that waits.
+    #[inline]
+    pub(in super::super) fn gives_way(&self, next: &Next, at: EntityIndex) -> bool {
+        match next.why {
+            Why::Turn => self.queue.outranks(at, next.ctx),
+            Why::Boost => false,
+            Why::Hint => self.gives_up_kept(next.ctx, at),
+        }
+    }
+
     /// Takes what a slot offers. Returns the context that was displaced, and waits.
-    fn take_offer<C: Card>(
+    pub(in super::super) fn take_offer<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
         at: EntityIndex,
         offer: Offer,
         id: SlotId,
+        why: Why,
     ) -> Option<EntityIndex> {
         let displaced = match self.unbind(call, id) {
             Unbound::Free(next) => Some(next),
@@ -179,9 +196,13 @@ impl Scheduler {
         };
         if offer == Offer::Job {
             let waiter = self.contexts.id(at);
-            self.stop(call, id, call.now, PauseCause::Outranked { waiter });
+            let cause = match why {
+                Why::Hint => PauseCause::Hint { waiter },
+                Why::Turn | Why::Boost => PauseCause::Outranked { waiter },
+            };
+            self.stop(call, id, call.now, cause);
         }
-        self.bind(call, id, at, Why::Turn);
+        self.bind(call, id, at, why);
         let waits = displaced.filter(|&next| self.give_back(call, next));
         match self.slot(id).protocol.is_vacant() {
             true => _ = self.start_next(call, id),

@@ -9,7 +9,7 @@ use super::super::Scheduler;
 use super::{Next, Why};
 
 /// The result of taking a successor off its slot.
-pub(super) enum Unbound {
+pub(in super::super) enum Unbound {
     /// There was none.
     None,
     /// It will not run there.
@@ -36,22 +36,29 @@ impl Scheduler {
             turn: self.queue.turn(at),
             named: call.now,
         };
+        self.touch(id);
+        self.slots[id.index()].next = Some(next);
+        if why == Why::Hint {
+            return self.note_kept(call, id, at);
+        }
         self.unlink(at);
         let context = &mut self.contexts[at];
         (context.state, context.slot) = (State::Bound, Some(id));
         // The engine looks at its queue when it begins.
         context.on_stop = OnStop::Requeue;
         let name = self.contexts.id(at);
-        let slot = &mut self.slots[id.index()];
-        slot.next = Some(next);
-        if slot.protocol.has_relay() && slot.protocol.run().is_some() {
+        let protocol = &self.slot(id).protocol;
+        if protocol.has_relay() && protocol.run().is_some() {
             call.card.publish(id, name);
         }
-        self.touch(id);
     }
 
     /// Takes the successor off a slot.
-    pub(super) fn unbind<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) -> Unbound {
+    pub(in super::super) fn unbind<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        id: SlotId,
+    ) -> Unbound {
         let Some(next) = self.slot(id).next else {
             return Unbound::None;
         };
@@ -76,6 +83,10 @@ impl Scheduler {
     /// Handles a context that was bound and will not run: it waits at its old place, unless its
     /// owner wants something else. Returns whether it waits.
     pub(super) fn give_back<C: Card>(&mut self, call: &mut Call<'_, C>, next: Next) -> bool {
+        if next.why == Why::Hint {
+            self.lose_kept(call.now, next.ctx);
+            return false;
+        }
         let since = self.contexts[next.ctx].since;
         self.requeue(call, next.ctx, since, Some(next.turn))
     }
@@ -165,7 +176,7 @@ impl Scheduler {
         // is being read settles one of them.
         let is_settled = !self.frozen || next.is_none();
         if is_settled && self.slot(id).protocol.has_relay() {
-            let next = next.map(|next| {
+            let next = next.filter(|next| next.why != Why::Hint).map(|next| {
                 let saved = self.contexts[next.ctx].saved;
                 (self.contexts.id(next.ctx), saved)
             });

@@ -46,7 +46,7 @@ impl Scheduler {
     }
 
     /// Deducts time from what is left of the caps of a context's groups.
-    pub(super) fn spend(&mut self, now: Time, at: EntityIndex, span: Duration) {
+    pub(in super::super) fn spend(&mut self, now: Time, at: EntityIndex, span: Duration) {
         self.spend_signed(now, at, signed(span));
     }
 
@@ -96,7 +96,7 @@ impl Scheduler {
     }
 
     /// Returns whether a cap of a context's groups is used up.
-    pub(super) fn is_spent(&mut self, now: Time, at: EntityIndex) -> bool {
+    pub(in super::super) fn is_spent(&mut self, now: Time, at: EntityIndex) -> bool {
         let mut next = self.queue.group_of(at);
         while let Some(group) = next {
             if self.groups.refill(now, group) && self.groups.is_spent(group) {

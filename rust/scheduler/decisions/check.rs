@@ -112,7 +112,7 @@ impl Scheduler {
         let cause = match why {
             Why::Boost => PauseCause::Starving { waiter },
             Why::Turn if stop_at < end => PauseCause::Outranked { waiter },
-            Why::Turn => PauseCause::Slice { waiter },
+            Why::Turn | Why::Hint => PauseCause::Slice { waiter },
         };
         self.stop(call, id, stop_at, cause);
         self.bind(call, id, next, why);
@@ -202,7 +202,7 @@ impl Scheduler {
     ) {
         self.touch(id);
         let payer = match cause {
-            PauseCause::Outranked { waiter } => Some(waiter),
+            PauseCause::Outranked { waiter } | PauseCause::Hint { waiter } => Some(waiter),
             _ => None,
         };
         let slot = &mut self.slots[id.index()];

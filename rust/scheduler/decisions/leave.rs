@@ -7,7 +7,7 @@ use super::super::context::{OnStop, State};
 use super::super::slot::{After, Change, Outcome, Over};
 use super::super::values::{EntityIndex, Failure, PauseCause, RunRecord, SlotId, Time, Wake};
 use super::super::Scheduler;
-use super::Next;
+use super::{Next, Why};
 
 /// Reports.
 impl Scheduler {
@@ -104,8 +104,12 @@ impl Scheduler {
         record: &RunRecord,
     ) {
         let slot = self.slot(id);
-        let named = [slot.next, slot.prev];
-        let is_taken = |next: &Next| Some(next.ctx.at()) == record.next;
+        // A slot that becomes vacant is kept; otherwise its work has come too late.
+        let kept = slot
+            .next
+            .filter(|next| next.why == Why::Hint && record.next.is_none());
+        let named = [slot.next.filter(|_| kept.is_none()), slot.prev];
+        let is_taken = |next: &Next| next.why != Why::Hint && Some(next.ctx.at()) == record.next;
         let taken = named.into_iter().flatten().find(is_taken);
         if taken.is_none() && record.next.is_some() {
             // The card runs a context that it was not told to run.
@@ -121,6 +125,7 @@ impl Scheduler {
         };
         let had_two = named[1].is_some();
         self.take_named(id);
+        self.slots[id.index()].next = kept;
         self.settle(call.now, id, accounts, &over);
         let at = EntityIndex::of(ctx);
         let mut waiting = [None; 3];
@@ -318,6 +323,7 @@ impl Scheduler {
     fn put_out_of_use<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) {
         let class = self.slot(id).class;
         self.classes[class.at()].usable &= !id.bit();
+        self.slots[id.index()].check_at = Time::NEVER;
         self.settle_all();
         for next in self.take_named(id).into_iter().flatten() {
             if self.give_back(call, next) {

@@ -30,6 +30,8 @@ pub(super) enum Why {
     Turn,
     /// It has waited too long: its slice is not cut short.
     Boost,
+    /// Its work has not arrived yet: the slot is kept for it.
+    Hint,
 }
 
 /// The successor on a slot. Its context is in no queue.

@@ -47,7 +47,7 @@ impl Scheduler {
             let first = self.queue.pick(class, id.bit());
             let next = self.slot(id).next;
             let gives_way =
-                |first: &EntityIndex| next.is_none_or(|next| self.queue.outranks(*first, next.ctx));
+                |first: &EntityIndex| next.is_none_or(|next| self.gives_way(&next, *first));
             let Some(first) = first.filter(gives_way) else {
                 return;
             };

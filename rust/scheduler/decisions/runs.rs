@@ -16,6 +16,10 @@ impl Scheduler {
             return false;
         };
         self.touch(id);
+        if next.why == Why::Hint {
+            self.keep_vacant(call, id, next.ctx);
+            return false;
+        }
         if core::mem::replace(&mut call.has_loaded, true) {
             // One load in each section with interrupts off: the timer brings the next.
             let slot = &mut self.slots[id.index()];

@@ -14,7 +14,8 @@ use crate::scheduler::values::{Class, EntityIndex, GroupIndex, Rank, MAX_SLOTS};
 /// Levels of classes, which are no group's.
 pub(super) const TOPS: usize = Rank::ALL.len() * MAX_SLOTS;
 
-/// [`Entity::level`] of the entity of a throttled group.
+/// [`Entity::level`] of an entity that a tree orders by time: that of a throttled group, or of a
+/// context with a hint.
 pub(super) const THROTTLED: u32 = u32::MAX;
 
 /// A scheduling entity. Opaque: the caller provides the storage for it.

@@ -45,6 +45,8 @@ pub struct Group {
     /// Time on slots of these while they belonged to the group.
     run: Duration,
     bucket: Bucket,
+    /// When all that its unused hints have cost, times fifty, will have passed.
+    wasted_until: Time,
     /// The next group of the same hash; of a free place, the next free place.
     chain: Option<GroupIndex>,
 }
@@ -61,6 +63,7 @@ impl Default for Group {
             contexts: 0,
             run: Duration::ZERO,
             bucket: Bucket::default(),
+            wasted_until: Time::ZERO,
             chain: None,
         }
     }
@@ -176,6 +179,10 @@ impl Groups {
 
     pub(in super::super) fn settings(&self, at: GroupIndex) -> GroupSettings {
         self.get(at).settings
+    }
+
+    pub(in super::super) fn wasted_until(&mut self, at: GroupIndex) -> &mut Time {
+        &mut self.get_mut(at).wasted_until
     }
 
     /// Returns how many contexts a group and those below it have.

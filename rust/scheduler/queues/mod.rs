@@ -26,7 +26,7 @@ pub(super) use groups::{Groups, DEPTH_MAX, REGISTERED_MAX};
 pub(super) use policy::Preempt;
 use policy::{Active, Policy};
 use store::Store;
-use tree::Tree;
+pub(super) use tree::Tree;
 
 /// Everything that waits for the slots of a card.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl RunQueue {
         self.policy.slice(params)
     }
 
-    /// Returns whether a context waits in a queue.
+    /// Returns whether a context waits in a queue, or has a hint.
     #[inline]
     pub(super) fn is_linked(&self, ctx: EntityIndex) -> bool {
         self.store.entities[ctx].node.is_linked()

@@ -10,7 +10,7 @@
 use super::entity::THROTTLED;
 use super::groups::Groups;
 use super::policy::Policy;
-use super::tree::{Key, Nodes};
+use super::tree::{Key, Nodes, Tree};
 use super::RunQueue;
 use crate::scheduler::values::{Class, EntityIndex, GroupIndex, Rank, Time};
 
@@ -269,5 +269,25 @@ impl RunQueue {
             level = &self.store.levels[self.store.entities[own].home as usize];
         }
         None
+    }
+}
+
+/// Contexts that are in no queue, by time.
+impl RunQueue {
+    /// Links a context into a tree that is ordered by time.
+    pub(in super::super) fn link_timed(&mut self, tree: &mut Tree, ctx: EntityIndex, at: Time) {
+        self.store.entities[ctx].level = THROTTLED;
+        let (key, turn) = (at.as_ns(), self.next_turn());
+        tree.insert(&mut self.store.entities, ctx, Key { key, turn });
+    }
+
+    /// Unlinks a context from a tree that is ordered by time.
+    pub(in super::super) fn unlink_timed(&mut self, tree: &mut Tree, ctx: EntityIndex) {
+        tree.remove(&mut self.store.entities, ctx);
+    }
+
+    /// Returns the time of a context in such a tree.
+    pub(in super::super) fn time_of(&self, ctx: EntityIndex) -> Time {
+        Time::from_ns(self.store.entities.node(ctx).key().key)
     }
 }

@@ -56,7 +56,7 @@ pub(super) trait Nodes {
 
 /// An order over entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tree {
+pub(in super::super) struct Tree {
     root: Option<EntityIndex>,
     /// The first entity and the last.
     ends: [Option<EntityIndex>; 2],
@@ -67,7 +67,7 @@ const RIGHT: usize = 1;
 
 /// Lookups.
 impl Tree {
-    pub(super) fn first(&self) -> Option<EntityIndex> {
+    pub(in super::super) fn first(&self) -> Option<EntityIndex> {
         self.ends[LEFT]
     }
 

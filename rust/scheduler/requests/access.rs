@@ -79,7 +79,7 @@ impl Scheduler {
     }
 
     /// Returns the group of a context that has a key.
-    pub(super) fn keyed_group(&self, at: EntityIndex) -> Option<GroupIndex> {
+    pub(in super::super) fn keyed_group(&self, at: EntityIndex) -> Option<GroupIndex> {
         let group = self.queue.group_of(at)?;
         match self.groups.is_own(group) {
             true => self.groups.parent(group),
@@ -181,6 +181,7 @@ impl Scheduler {
         at: EntityIndex,
         change: impl FnOnce(&mut Self),
     ) {
+        let hint = self.take_hint(call, at);
         let Context {
             state, slot, class, ..
         } = self.contexts[at];
@@ -192,6 +193,7 @@ impl Scheduler {
         }
         change(self);
         self.apply(at);
+        self.put_hint(call.now, at, hint);
         if state.wants_slot() {
             self.queue.wake(at);
         }

@@ -32,7 +32,7 @@ impl Scheduler {
     }
 
     /// Returns a context that its owner has not closed, of a card that is present.
-    pub(super) fn present(&self, id: ContextId) -> Result<EntityIndex, Refusal> {
+    pub(in super::super) fn present(&self, id: ContextId) -> Result<EntityIndex, Refusal> {
         let at = self.owned(id)?;
         self.check_present()?;
         Ok(at)
@@ -48,7 +48,7 @@ impl Scheduler {
     }
 
     /// Checks that a slot of the context's mask is in use.
-    pub(super) fn check_slots(&self, at: EntityIndex) -> Result<(), Refusal> {
+    pub(in super::super) fn check_slots(&self, at: EntityIndex) -> Result<(), Refusal> {
         let context = &self.contexts[at];
         match self.classes[context.class.at()].usable & context.params.mask {
             0 => Err(Refusal::NoSlot),
@@ -144,6 +144,7 @@ impl Scheduler {
 
     /// Holds the job of a context that is on no slot and does not wait for one.
     fn hold_off_slot<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+        self.withdraw_hint(call, at);
         let context = &mut self.contexts[at];
         context.rest(call.now, State::Held);
         context.arrived = None;
@@ -152,12 +153,22 @@ impl Scheduler {
 
     /// Lets the job of a context wait for a slot, which its owner wants from now on.
     pub(super) fn arrive<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
-        if self.queue.is_fair() {
-            self.charge_class(call.now, self.contexts[at].class);
-        }
-        self.queue.wake(at);
+        let kept = self.use_hint(call, at);
+        self.wake(call.now, at);
         self.wait(at, call.now, None);
         self.arrived(call, at);
+        if let Some(slot) = kept {
+            self.rebind(call, slot);
+        }
+    }
+
+    /// Notes that a context wants a slot from now on.
+    #[inline]
+    pub(in super::super) fn wake(&mut self, now: Time, at: EntityIndex) {
+        if self.queue.is_fair() {
+            self.charge_class(now, self.contexts[at].class);
+        }
+        self.queue.wake(at);
     }
 
     /// There is work in the context's queue again: a job that is off its slot because the queue was
@@ -366,6 +377,7 @@ impl Scheduler {
     ) -> Result<(), Refusal> {
         let at = self.owned(id)?;
         let call = &mut Call::new(card, now);
+        self.withdraw_hint(call, at);
         let context = &mut self.contexts[at];
         match (context.state, context.slot) {
             (State::Queued, _) => {

@@ -83,6 +83,7 @@ impl Scheduler {
         let class = self.slot(id).class;
         if class == Class::of(id) && self.class_due(class) <= now {
             self.unthrottle_due(now, class);
+            self.hint_timer(call, class);
         }
         self.slot_timer(call, id);
         self.finish(call);

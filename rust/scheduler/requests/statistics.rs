@@ -3,6 +3,7 @@
 //! Statistics of contexts, groups and slots.
 
 use super::super::context::State;
+use super::super::decisions::Why;
 use super::super::values::{
     ContextId, Duration, EntityIndex, JobState, Params, Profile, Refusal, SlotId, SlotState,
     SlotStats, Stats, Time, WaitReason,
@@ -63,7 +64,7 @@ impl Scheduler {
             JobState::Running => ran,
             _ => now.since(context.since),
         };
-        Ok(Stats {
+        let mut stats = Stats {
             state,
             slot: context.slot.filter(|_| state == JobState::Running),
             saved: context.saved,
@@ -91,7 +92,9 @@ impl Scheduler {
             hints_used: 0,
             hints_wasted: 0,
             hints_ignored: 0,
-        })
+        };
+        context.hint.report(&mut stats);
+        Ok(stats)
     }
 
     /// Returns whether a context could use none of the slots that are in use even if it were enabled.
@@ -211,7 +214,8 @@ impl Scheduler {
 
     /// Returns the context that runs next on a slot and waits for the slot to be vacant.
     pub fn successor(&self, slot: SlotId) -> Option<ContextId> {
-        let next = self.find_record(slot)?.next()?;
+        let next = self.find_record(slot)?.next();
+        let next = next.filter(|next| next.why != Why::Hint)?;
         Some(self.contexts.id(next.ctx))
     }
 }

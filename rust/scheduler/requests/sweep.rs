@@ -87,8 +87,12 @@ impl Scheduler {
         if let Some(slot) = self.slot_with(at) {
             self.charge(now, slot);
         }
-        let turn = self.queue.is_linked(at).then(|| self.queue.turn(at));
-        self.unlink(at);
+        // A hint does not depend on the policy.
+        let waits = self.contexts[at].state == State::Queued && self.queue.is_linked(at);
+        let turn = waits.then(|| self.queue.turn(at));
+        if waits {
+            self.unlink(at);
+        }
         self.queue.reset_vruntime(at);
         if turn.is_some() {
             self.link(at, turn);

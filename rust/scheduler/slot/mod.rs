@@ -248,9 +248,14 @@ impl Protocol {
         }
     }
 
+    /// Returns how long it takes to make the slot vacant.
+    pub(super) fn leaving_time(&self) -> Duration {
+        self.save_time() + self.settle().unwrap_or_default()
+    }
+
     /// Returns the mean time of a restore; that of a save if no restore was measured.
     #[inline]
-    fn restore_time(&self) -> Duration {
+    pub(super) fn restore_time(&self) -> Duration {
         match self.stats.restore_max {
             Duration::ZERO => self.stats.save,
             _ => self.stats.restore,

@@ -420,9 +420,14 @@ impl World {
                 continue;
             };
             let takes = !matches!(self.machine.slot_state(sid(i)), Some(SlotState::Running(_)));
-            let behind = waiters
-                .iter()
-                .find(|waiter| waiter.slots & sid(i).bit() != 0 && waiter.rank <= rank);
+            // The successor of another slot has its slot.
+            let bound: Vec<_> = (0..self.plans.len())
+                .filter_map(|other| self.successor(sid(other)))
+                .collect();
+            let behind = waiters.iter().find(|waiter| {
+                let may_use = waiter.slots & sid(i).bit() != 0;
+                may_use && waiter.rank <= rank && !bound.contains(&waiter.ctx)
+            });
             let holds = !takes || behind.is_none() || self.is_due(i);
             self.must(holds, Rule::HintBehind, || {
                 format!("slot {i} is kept for {holder:?}, and {behind:?} waits")
