@@ -87,6 +87,8 @@ struct World {
     /// The longest time between the STARTs of jobs of a gang that waited together.
     skew: u64,
     waits_since_start: Vec<Option<u64>>,
+    /// Since when the scheduler has bound a job to a slot that is not vacant yet.
+    bound: Vec<Option<u64>>,
     done: Vec<bool>,
     /// Decisions in succession that did nothing but arm a timer for a time in the past.
     idle: u32,
@@ -95,7 +97,10 @@ struct World {
 impl World {
     fn new(slots: usize, contexts: usize, policy: PolicyKind) -> Self {
         let mut scheduler = Scheduler::new(&card(slots), storage(contexts, 2 * contexts));
-        scheduler.set_policy(Time::ZERO, policy).unwrap();
+        if scheduler.set_policy(Time::ZERO, policy).is_err() {
+            // Reservations are optional: what is left is fair.
+            assert_eq!(policy, PolicyKind::Deadline);
+        }
         while scheduler.sweep(Time::ZERO, u32::MAX, &mut |_| ()) {}
         let slot = Slot {
             engine: Engine::Idle,
@@ -114,6 +119,7 @@ impl World {
             slots: vec![slot; slots],
             skew: 0,
             waits_since_start: Vec::new(),
+            bound: Vec::new(),
             done: Vec::new(),
             idle: 0,
         }
@@ -137,6 +143,7 @@ impl World {
         self.jobs.push(job);
         self.saved.push(false);
         self.waits_since_start.push(None);
+        self.bound.push(None);
         self.done.push(false);
         self.ids.len() - 1
     }
@@ -166,6 +173,18 @@ impl World {
         self.note_idle(&actions);
         for action in actions {
             self.act(action);
+        }
+        self.note_bound();
+    }
+
+    fn note_bound(&mut self) {
+        let slots = (0..self.slots.len()).filter_map(|i| SlotId::new(i as u8));
+        let bound: Vec<_> = slots
+            .filter_map(|slot| self.scheduler.claimed_for(slot))
+            .collect();
+        for (n, since) in self.bound.iter_mut().enumerate() {
+            let is_bound = bound.iter().any(|ctx| ctx.index() == n);
+            *since = is_bound.then(|| since.unwrap_or(self.now));
         }
     }
 
@@ -233,17 +252,20 @@ impl World {
             return;
         }
         if let Some(since) = self.waits_since_start[n].take() {
-            // Members that have arrived since then join later.
+            // Members that have arrived since then, or since the first one was bound to its slot, join
+            // later.
             self.skew = self.skew.max(self.now - since);
             return;
         }
         let Some(gang) = self.gang[n] else {
             return;
         };
+        let since = self.bound[n].map(Time::from_ns);
         for mate in 0..self.ids.len() {
             let waits = || {
                 let stats = self.scheduler.stats(self.ids[mate], self.time()).unwrap();
-                stats.state == JobState::Queued
+                let waited = since.is_none_or(|since| stats.lasted > self.time().since(since));
+                stats.state == JobState::Queued && waited
             };
             if mate != n && self.gang[mate] == Some(gang) && waits() {
                 self.waits_since_start[mate].get_or_insert(self.now);

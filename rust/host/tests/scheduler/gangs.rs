@@ -44,8 +44,8 @@ fn what_is_asked_of_one_is_done_to_all() {
             world.run_for(5 * MS);
             assert_eq!(states(&world, gang), [JobState::Held; 2]);
             world.event(Event::Resume { ctx: another }).unwrap();
-            // One member starts at once, the other at the next decision.
-            world.run_for(1);
+            // Each START is in a section of its own.
+            world.run_for(5 * US);
             assert_eq!(states(&world, gang), [JobState::Running; 2]);
         }
         world.run_for(100 * MS);
@@ -107,12 +107,13 @@ fn members_that_start_one_after_another_end_their_slices() {
 
 /// A gang claims two slots, and a member of another gang, which starves, is on one of them. A job
 /// of `work` with a slice of `slice` ms is on the third slot, and another context waits for this
-/// slot. Returns the job's context and the waiter at 460 ms.
+/// slot, as does a member of the gang that starves. Returns the job's context, the waiter and this
+/// member at 460 ms.
 fn claim_beside_a_gang_that_starves(
     policy: PolicyKind,
     work: u64,
     slice: u64,
-) -> (World, [ContextId; 2]) {
+) -> (World, [ContextId; 3]) {
     let mut world = World::new(&[IRQ; 3], 16);
     world.set_policy(policy).unwrap();
     world.set_boost(Duration::from_ms(50)).unwrap();
@@ -144,23 +145,31 @@ fn claim_beside_a_gang_that_starves(
     world.run_until(449 * MS);
     assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
     world.run_until(460 * MS);
-    (world, [third, next])
+    (world, [third, next, starving[2]])
 }
 
 #[test]
 fn a_gang_that_starves_and_makes_way_keeps_no_slot_vacant() {
-    let (world, [third, next]) =
+    let (world, [third, next, _]) =
         claim_beside_a_gang_that_starves(PolicyKind::Fair, 450 * MS, 1_000);
     assert_eq!(world.state(third), JobState::Done);
     assert_eq!(world.machine.slot_of(next), Some(sid(2)));
 }
 
 /// Because of its priority no waiter preempts the job on the third slot, so only the starvation
-/// boost can. The gang, which waits longest, is passed over. Formerly, the timer fired without end.
+/// boost can. The gang, which waits longest, is passed over, or its member runs alone. Formerly, the
+/// timer fired without end.
 #[test]
 fn the_boost_sees_past_a_gang_that_makes_way() {
-    let (world, [_, next]) = claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS, 450);
-    assert_eq!(world.stats(next).slices, 1);
+    let (world, [_, next, starves]) =
+        claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS, 450);
+    let slices = [next, starves].map(|ctx| world.stats(ctx).slices);
+    let expected = if cfg!(feature = "successor") {
+        [0, 1]
+    } else {
+        [1, 0]
+    };
+    assert_eq!(slices, expected);
 }
 
 /// The other member of a gang has no job, so its first member waits alone, for a slot that another
@@ -223,7 +232,7 @@ fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
     world.event(Event::Resume { ctx }).unwrap();
     assert_eq!(world.state(third), JobState::Queued);
     world.start(last, ENDLESS).unwrap();
-    world.run_for(1);
+    world.run_for(10 * US);
     assert_eq!(
         states(&world, [first, second, third]),
         [JobState::Running; 3]
@@ -232,7 +241,8 @@ fn a_member_that_comes_while_others_are_being_started_joins_them_later() {
     assert_eq!(world.state(last), JobState::Running);
 }
 
-/// The other member waits in another class, and need not wait for the closed member any more.
+/// The other member waits in another class. Whether it runs meanwhile is up to the core: it does not
+/// wait for the closed member any more.
 #[test]
 fn closing_a_throttled_member_lets_the_other_one_run() {
     let (mut world, gang) = gang_on(IRQ);
@@ -244,17 +254,22 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
     for ctx in gang {
         world.start(ctx, ENDLESS).unwrap();
     }
-    while !world.stats(gang[0]).throttled || world.state(gang[1]) != JobState::Queued {
+    let may_run = cfg!(feature = "successor");
+    let waits = |world: &World| world.state(gang[1]) == JobState::Queued;
+    while !world.stats(gang[0]).throttled || !(may_run || waits(&world)) {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "no member is throttled");
     }
-    assert_eq!(world.stats(gang[1]).waits, Some(WaitReason::Gang));
+    if waits(&world) {
+        assert_eq!(world.stats(gang[1]).waits, Some(WaitReason::Gang));
+    }
     world.close(gang[0]).unwrap();
     world.run_for(MS);
     assert_eq!(world.state(gang[1]), JobState::Running);
 }
 
-/// The neighbour of the throttled member in the ring has no job.
+/// The neighbour of the throttled member in the ring has no job. Whether the other member runs
+/// meanwhile is up to the core.
 #[test]
 fn a_throttled_member_that_leaves_lets_all_others_run() {
     let mut world = World::new(&[IRQ; 3], 8);
@@ -269,7 +284,9 @@ fn a_throttled_member_that_leaves_lets_all_others_run() {
     for ctx in [leaves, stays] {
         world.start(ctx, ENDLESS).unwrap();
     }
-    while !world.stats(leaves).throttled || world.state(stays) != JobState::Queued {
+    let may_run = cfg!(feature = "successor");
+    let waits = |world: &World| world.state(stays) == JobState::Queued;
+    while !world.stats(leaves).throttled || !(may_run || waits(&world)) {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "no member is throttled");
     }
@@ -478,8 +495,12 @@ fn a_slot_that_waits_for_the_next_decision_has_no_window() {
     let_wait(&mut world, gang);
     world.timer_delay = MS / 10;
     world.run_until(20 * MS + MS / 20);
-    assert_eq!(world.machine.slot_state(sid(1)), Some(SlotState::Vacant));
-    assert_eq!(states(&world, gang), [JobState::Running, JobState::Queued]);
+    // The core chooses which of them starts first.
+    let slots = [0, 1].map(|slot| world.machine.slot_state(sid(slot)));
+    assert!(slots.contains(&Some(SlotState::Vacant)));
+    let mut states_now = states(&world, gang);
+    states_now.sort_by_key(|&state| state == JobState::Queued);
+    assert_eq!(states_now, [JobState::Running, JobState::Queued]);
     world.close(other).unwrap();
     world.run_for(MS);
     assert_eq!(states(&world, gang), [JobState::Running; 2]);
@@ -489,7 +510,7 @@ fn a_slot_that_waits_for_the_next_decision_has_no_window() {
 fn another_context_has_the_slot_that_a_gang_waits_with() {
     let mut world = World::new(&[IRQ; 2], 8);
     let gang = [(); 2].map(|()| world.tenant(100 * MS));
-    let [other, waits] = [(); 2].map(|()| world.tenant(100 * MS));
+    let [other, waits] = [100, 80].map(|slice| world.tenant(slice * MS));
     world.set_gang(gang[1], Some(gang[0])).unwrap();
     world.start(other, ENDLESS).unwrap();
     world.run_for(MS);
