@@ -4,7 +4,7 @@
 
 use core::ops::{Index, IndexMut};
 
-use super::optional::hints::Hint;
+use super::optional::{gangs::Ring, hints::Hint};
 use super::values::{
     Class, ContextId, Duration, EntityIndex, Failure, JobState, Params, SlotId, Time,
 };
@@ -121,6 +121,7 @@ pub(super) struct Context {
     pub(super) restarts: Restarts,
     pub(super) hint: Hint,
     pub(super) neighbours: Neighbours,
+    pub(super) ring: Ring,
     /// When its job was queued; if it wants no slot, since when.
     pub(super) since: Time,
     /// When its owner asked for a job for which no START was written yet.
@@ -157,6 +158,7 @@ impl Context {
                 newer: None,
                 older: None,
             },
+            ring: Ring::NONE,
             since: now,
             arrived: None,
             run: Duration::ZERO,

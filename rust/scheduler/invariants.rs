@@ -58,10 +58,9 @@ impl Scheduler {
             _ => (0, 0),
         };
         assert_eq!((bound, on), expected, "{at:?} is {:?}", context.state);
-        // A context without a job may have a hint.
-        let may_hint = !context.state.is_live() || context.state == State::Empty;
-        let linked = self.queue.is_linked(at) && !may_hint;
+        let linked = self.queue.is_linked(at);
         let may_wait = context.state == State::Queued && self.slots_of(at) != 0;
+        let may_wait = may_wait && !self.is_gathering(at);
         let is_settled = self.sweep == super::Sweep::None;
         assert!(!linked || context.state == State::Queued, "{at:?} waits");
         assert!(linked == may_wait || !is_settled, "{at:?} does not wait");
@@ -107,9 +106,9 @@ impl Scheduler {
         let group = self.queue.group_of(at);
         let mut capped = self.groups.lineage(group);
         is_allowed
-            && self.contexts[at].state == State::Queued
             && self.queue.is_linked(at)
             && !self.queue.is_throttled(at)
+            && !self.is_ganged(at)
             && !capped.any(|group| self.groups.is_spent(group))
     }
 
@@ -122,7 +121,7 @@ impl Scheduler {
             let run = protocol.unstopped().filter(|_| !slot.is_boosted());
             if let Some(run) = run {
                 let runs = EntityIndex::of(run.ctx);
-                assert!(!self.queue.outranks(at, runs), "{at:?} waits for {runs:?}");
+                assert!(!self.preempts(at, runs), "{at:?} waits for {runs:?}");
             }
             return;
         };

@@ -31,7 +31,7 @@ use context::Contexts;
 pub use context::Place;
 pub use decisions::Slot;
 use decisions::Waiting;
-use optional::hints::Hints;
+use optional::{gangs::Gangs, hints::Hints};
 pub use queues::{Bin, Entity, Group, Level};
 use queues::{Groups, RunQueue};
 pub use values::*;
@@ -104,6 +104,7 @@ pub struct Scheduler {
     dirty_classes: u8,
     /// Classes whose successors are to be compared with what waits.
     revise: u8,
+    gangs: Gangs,
 }
 
 /// A timer that is due fires this much later: other interrupts are handled in between.
@@ -133,6 +134,7 @@ impl Scheduler {
             dirty: 0,
             dirty_classes: 0,
             revise: 0,
+            gangs: Gangs::default(),
         };
         scheduler.queue.set_policy(config.policy, [None; MAX_SLOTS]);
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {
@@ -210,6 +212,7 @@ impl Scheduler {
             (self.dirty, self.dirty_classes, self.revise) = (0, 0, 0);
             return;
         }
+        self.seat_gangs(call);
         for class in classes_in(core::mem::take(&mut self.revise)) {
             self.revise_class(call, class);
         }

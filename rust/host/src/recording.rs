@@ -286,8 +286,32 @@ impl Scheduler {
     pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
         self.0.successor(slot)
     }
+}
 
-    /// Gangs are optional: there are none.
+/// Gangs.
+#[cfg(feature = "gangs")]
+impl Scheduler {
+    /// Adds a context to the gang of `with`; `None`: the context is to be in no gang.
+    pub fn set_gang(
+        &mut self,
+        now: Time,
+        id: ContextId,
+        with: Option<ContextId>,
+        out: Out<'_>,
+    ) -> Result<(), Refusal> {
+        self.0.set_gang(&mut Recorder(out), now, id, with)
+    }
+
+    /// Removes a context from its gang if the gang has a member of another group.
+    pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: Out<'_>) {
+        self.0.leave_foreign_gang(&mut Recorder(out), now, id);
+    }
+}
+
+/// Without gangs, each context is alone.
+#[cfg(not(feature = "gangs"))]
+impl Scheduler {
+    /// Refuses to put a context into a gang.
     pub fn set_gang(
         &mut self,
         _: Time,
@@ -296,21 +320,18 @@ impl Scheduler {
         _: Out<'_>,
     ) -> Result<(), Refusal> {
         self.0.params(id)?;
-        match with {
-            Some(_) => Err(Refusal::Range),
-            None => Ok(()),
-        }
+        with.map_or(Ok(()), |_| Err(Refusal::Range))
     }
 
-    /// Gangs are optional: there are none.
+    /// A context is in no gang.
     pub fn leave_foreign_gang(&mut self, _: Time, _: ContextId, _: Out<'_>) {}
 
-    /// Returns how many members the gang of a context has: one, itself.
+    /// Returns one member, the context itself.
     pub fn gang_size(&self, id: ContextId) -> Result<u32, Refusal> {
         self.0.params(id).map(|_| 1)
     }
 
-    /// Returns a member of the gang of a context: there is none.
+    /// Returns no member.
     pub fn gang_of(&self, id: ContextId) -> Result<Option<ContextId>, Refusal> {
         self.0.params(id).map(|_| None)
     }

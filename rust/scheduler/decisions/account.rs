@@ -99,7 +99,7 @@ impl Scheduler {
 
     /// Returns the slice of a context on a slot. A slice is at least as long as two saves and
     /// restores, but for this reason no longer than [`Params::SLICE_FLOOR_MAX`].
-    pub(super) fn slice(&self, id: SlotId, at: EntityIndex, boosted: bool) -> Duration {
+    pub(in super::super) fn slice(&self, id: SlotId, at: EntityIndex, boosted: bool) -> Duration {
         let mut slice = self.queue.slice(&self.contexts[at].params);
         if boosted {
             slice = slice.min(self.boost.quarter());
@@ -109,7 +109,7 @@ impl Scheduler {
     }
 
     /// Returns when the slice of the run on a slot ends.
-    pub(super) fn slice_end(&self, id: SlotId) -> Time {
+    pub(in super::super) fn slice_end(&self, id: SlotId) -> Time {
         let slot = self.slot(id);
         slot.protocol.run().map_or(Time::NEVER, |run| {
             let at = EntityIndex::of(run.ctx);

@@ -24,7 +24,7 @@ pub(in super::super) enum Offer {
 
 impl Scheduler {
     /// Returns the context that runs next on a slot, and why.
-    pub(super) fn choose<C: Card>(
+    pub(in super::super) fn choose<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
         id: SlotId,
@@ -34,25 +34,27 @@ impl Scheduler {
         if self.frozen || self.gone || usable & id.bit() == 0 {
             return None;
         }
-        let first = self.first_for(call, id)?;
+        let first = self.first_for(call, id, id.bit().into())?;
         if let Some((at, due)) = self.starving(id) {
-            if due <= call.now && at != first && !self.throttle_group_of(call.now, at) {
-                return Some((at, Why::Boost));
+            let is_passed = at != first || self.is_ganged(first);
+            if due <= call.now && is_passed && !self.throttle_group_of(call.now, at) {
+                return self.choose_gang(call, id, (at, Why::Boost));
             }
         }
-        Some((first, Why::Turn))
+        self.choose_gang(call, id, (first, Why::Turn))
     }
 
     /// Returns the context that the policy puts first for a slot, and throttles groups whose caps
-    /// are used up on the way.
+    /// are used up on the way; `slots`: those of [`RunQueue::pick`](super::super::queues::RunQueue).
     pub(in super::super) fn first_for<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
         id: SlotId,
+        slots: u16,
     ) -> Option<EntityIndex> {
         let class = self.slot(id).class;
         for _ in 0..THROTTLES_MAX {
-            let first = self.queue.pick(class, id.bit());
+            let first = self.queue.pick(class, slots);
             if self.queue.take_unfinished() {
                 break;
             }
@@ -89,6 +91,9 @@ impl Scheduler {
         if self.frozen || self.gone || !self.queue.is_linked(at) || self.queue.is_throttled(at) {
             return None;
         }
+        if !self.arrives_alone(call, at) {
+            return None;
+        }
         let Some((offer, id)) = self.best_offer(call, at) else {
             self.await_slices(call, at);
             return None;
@@ -103,9 +108,9 @@ impl Scheduler {
             let is_taken = slot.next.is_some() || slot.protocol.unstopped().is_some();
             return (is_taken && self.queue.is_linked(at)).then_some(at);
         }
-        let first = self.first_for(call, id);
+        let first = self.first_for(call, id, id.bit().into());
         let first = first.filter(|&first| first != at && self.queue.outranks(first, at));
-        if let Some(first) = first {
+        if let Some(first) = first.filter(|&first| !self.is_ganged(first)) {
             if let Some(displaced) = self.take_offer(call, first, offer, id, Why::Turn) {
                 self.reschedule(self.contexts[displaced].class);
             }
@@ -156,16 +161,18 @@ impl Scheduler {
         let may_stop = run.is_some_and(|run| {
             let is_stopped = run.stop.is_some_and(|stop| stop.at <= call.now);
             let is_boosted = slot.accounts.boosted && call.now < self.slice_end(id);
-            !is_stopped && !is_boosted && self.queue.outranks(at, EntityIndex::of(run.ctx))
+            !is_stopped && !is_boosted && self.preempts(at, EntityIndex::of(run.ctx))
         });
         let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), slot.protocol.is_leaving());
         match slot.next {
             None if is_vacant => Some((Offer::Free, None)),
             None if is_leaving && !self.comes_back(id, at) => Some((Offer::Free, None)),
             _ if may_stop => Some((Offer::Job, run.map(|run| EntityIndex::of(run.ctx)))),
-            Some(next) if is_vacant || is_leaving => self
-                .gives_way(&next, at)
-                .then_some((Offer::Successor, Some(next.ctx))),
+            Some(next) if is_vacant || is_leaving => {
+                let has_room = || is_vacant && self.has_room(call.now, id, at);
+                let gives_way = self.gives_way(&next, at) || has_room();
+                gives_way.then_some((Offer::Successor, Some(next.ctx)))
+            }
             _ => None,
         }
     }
@@ -174,7 +181,7 @@ impl Scheduler {
     #[inline]
     pub(in super::super) fn gives_way(&self, next: &Next, at: EntityIndex) -> bool {
         match next.why {
-            Why::Turn => self.queue.outranks(at, next.ctx),
+            Why::Turn => self.preempts(at, next.ctx),
             Why::Boost => false,
             Why::Hint => self.gives_up_kept(next.ctx, at),
         }
@@ -213,7 +220,11 @@ impl Scheduler {
 
     /// Has the policy look at the runs that a context waits for, at the end of their slices, or at
     /// once where these are over.
-    pub(super) fn await_slices<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+    pub(in super::super) fn await_slices<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        at: EntityIndex,
+    ) {
         for id in slots_in(self.slots_of(at)) {
             let slot = self.slot(id);
             let may_end = slot.protocol.unstopped().is_some() && slot.next.is_none();

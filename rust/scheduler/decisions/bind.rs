@@ -23,7 +23,7 @@ pub(in super::super) enum Unbound {
 /// Binding.
 impl Scheduler {
     /// Makes a waiting context the successor on a slot that has none.
-    pub(super) fn bind<C: Card>(
+    pub(in super::super) fn bind<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
         id: SlotId,
@@ -35,6 +35,7 @@ impl Scheduler {
             why,
             turn: self.queue.turn(at),
             named: call.now,
+            together: None,
         };
         self.touch(id);
         self.slots[id.index()].next = Some(next);
@@ -46,11 +47,6 @@ impl Scheduler {
         (context.state, context.slot) = (State::Bound, Some(id));
         // The engine looks at its queue when it begins.
         context.on_stop = OnStop::Requeue;
-        let name = self.contexts.id(at);
-        let protocol = &self.slot(id).protocol;
-        if protocol.has_relay() && protocol.run().is_some() {
-            call.card.publish(id, name);
-        }
     }
 
     /// Takes the successor off a slot.
@@ -82,11 +78,16 @@ impl Scheduler {
 
     /// Handles a context that was bound and will not run: it waits at its old place, unless its
     /// owner wants something else. Returns whether it waits.
-    pub(super) fn give_back<C: Card>(&mut self, call: &mut Call<'_, C>, next: Next) -> bool {
+    pub(in super::super) fn give_back<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        next: Next,
+    ) -> bool {
         if next.why == Why::Hint {
             self.lose_kept(call.now, next.ctx);
             return false;
         }
+        self.dissolve(call, &next);
         let since = self.contexts[next.ctx].since;
         self.requeue(call, next.ctx, since, Some(next.turn))
     }
@@ -145,7 +146,7 @@ impl Scheduler {
     }
 
     /// Returns whether the leaver of a slot would preempt a context at once.
-    pub(super) fn comes_back(&self, id: SlotId, at: EntityIndex) -> bool {
+    pub(in super::super) fn comes_back(&self, id: SlotId, at: EntityIndex) -> bool {
         let run = self.slot(id).protocol.run();
         run.is_some_and(|run| {
             let leaver = EntityIndex::of(run.ctx);
@@ -176,7 +177,9 @@ impl Scheduler {
         // is being read settles one of them.
         let is_settled = !self.frozen || next.is_none();
         if is_settled && self.slot(id).protocol.has_relay() {
-            let next = next.filter(|next| next.why != Why::Hint).map(|next| {
+            // A slot that waits for others of a gang, or is kept, is not given on by the card.
+            let is_named = |next: &Next| next.together.is_none() && next.why != Why::Hint;
+            let next = next.filter(is_named).map(|next| {
                 let saved = self.contexts[next.ctx].saved;
                 (self.contexts.id(next.ctx), saved)
             });

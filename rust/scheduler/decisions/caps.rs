@@ -79,7 +79,7 @@ impl Scheduler {
 
     /// Throttles, in the class of a context that would be next, its group whose cap is used up.
     /// Returns whether there is one.
-    pub(super) fn throttle_group_of(&mut self, now: Time, at: EntityIndex) -> bool {
+    pub(in super::super) fn throttle_group_of(&mut self, now: Time, at: EntityIndex) -> bool {
         if !self.groups.has_caps() {
             return false;
         }

@@ -27,12 +27,13 @@ impl Scheduler {
     /// Returns how long before the end of a slice a slot is told of its successor.
     pub(super) fn lead(&self, id: SlotId) -> Duration {
         let slot = self.slot(id);
-        let Some(run) = slot.protocol.run().filter(|_| slot.protocol.has_relay()) else {
+        let run = slot.protocol.run().filter(|_| slot.protocol.has_relay());
+        let Some(run) = run.filter(|run| !self.is_in_gang(EntityIndex::of(run.ctx))) else {
             return Duration::ZERO;
         };
         let slice = self.slice(id, EntityIndex::of(run.ctx), slot.accounts.boosted);
         let is_only = self.classes[slot.class.at()].slots.is_power_of_two();
-        match slice <= WHOLE && is_only {
+        match slice <= WHOLE && is_only && !self.has_gangs() {
             true => slice + run.extra,
             false => LEAD.min(slice.quarter()),
         }
@@ -47,6 +48,9 @@ impl Scheduler {
         };
         let at = EntityIndex::of(run.ctx);
         let (quota_over, check_due) = (now >= slot.quota_end, now >= slot.check_at);
+        if self.stop_for_gang(call, id) {
+            return;
+        }
         if !quota_over && !check_due {
             return;
         }
@@ -90,7 +94,7 @@ impl Scheduler {
         let now = call.now;
         self.slots[id.index()].check_at = Time::NEVER;
         let (end, lead) = (self.slice_end(id), self.lead(id));
-        let is_early = lead != Duration::ZERO && self.queue.is_fair();
+        let is_early = lead != Duration::ZERO && self.queue.is_fair() && !self.has_gangs();
         let Some(verdict) = self.judge(call, id, at, (end, lead, is_early)) else {
             return;
         };
@@ -115,6 +119,10 @@ impl Scheduler {
             Why::Turn | Why::Hint => PauseCause::Slice { waiter },
         };
         self.stop(call, id, stop_at, cause);
+        if self.are_mates(at, next) {
+            // They wait for each other, and then for slots together.
+            return self.rebind(call, id);
+        }
         self.bind(call, id, next, why);
         self.commit(call, id);
     }
@@ -151,13 +159,14 @@ impl Scheduler {
         if why == Why::Boost && !boosted {
             // Urgent work need not wait for the end of the slice; the boost is next then.
             let class = self.slot(id).class;
-            let first = self.queue.pick(class, id.bit());
-            if let Some(first) = first.filter(|&first| self.queue.outranks(first, at)) {
+            let first = self.queue.pick(class, id.bit().into());
+            let first = first.filter(|&first| self.preempts(first, at));
+            if let Some(first) = first.filter(|&first| !self.is_ganged(first)) {
                 (next, why) = (first, Why::Turn);
             }
         }
         let started = self.slot(id).protocol.run()?.started;
-        let stop_at = match self.queue.preempt(at, next) {
+        let stop_at = match self.preempted_by(at, next) {
             _ if why == Why::Boost || (boosted && now < end) => end,
             Preempt::Now => now,
             Preempt::AtSliceEnd => end,
@@ -215,11 +224,15 @@ impl Scheduler {
             }
             return;
         }
-        let params = &self.contexts[EntityIndex::of(run.ctx)].params;
+        let runs = EntityIndex::of(run.ctx);
+        let params = &self.contexts[runs].params;
         let how = (params.cooperative, params.preempt_timeout);
         slot.rearm();
         slot.protocol.stop(call, at, how, cause);
         let boundary = slot.protocol.stopping().is_some_and(|stop| stop.boundary);
         slot.accounts.payer = payer.filter(|_| !boundary);
+        if cause != PauseCause::Gang {
+            self.stop_mates(call, runs);
+        }
     }
 }

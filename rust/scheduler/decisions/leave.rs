@@ -25,12 +25,14 @@ impl Scheduler {
         }
         if let Some(over) = &change.over {
             self.settle(call.now, id, accounts, over);
+            self.gather(call.now, EntityIndex::of(over.ctx));
         }
         match change.after {
             After::Pending => {}
             After::Vacant(ctx, outcome) => {
                 let at = EntityIndex::of(ctx);
                 let waits = self.off_slot(call, id, at, outcome);
+                self.gather(call.now, at);
                 self.fill(call, id);
                 if waits {
                     self.seek_again(call, id, at);
@@ -39,6 +41,7 @@ impl Scheduler {
             After::Quarantined(ctx, outcome) => {
                 let at = EntityIndex::of(ctx);
                 self.quarantined(call, at, outcome);
+                self.gather(call.now, at);
                 self.put_out_of_use(call, id);
             }
         }
@@ -132,8 +135,11 @@ impl Scheduler {
         if self.off_slot(call, id, at, outcome) {
             waiting[0] = Some(at);
         }
+        self.gather(call.now, at);
         for (next, place) in named.into_iter().flatten().zip(&mut waiting[1..]) {
-            if Some(next.ctx.at()) != record.next && self.give_back(call, next) {
+            if next.together.is_some() && taken.is_none() {
+                self.slots[id.index()].next = Some(next);
+            } else if Some(next.ctx.at()) != record.next && self.give_back(call, next) {
                 *place = Some(next.ctx);
             }
         }
@@ -310,6 +316,7 @@ impl Scheduler {
     /// Removes a context that no slot can reach any more, and that wants none.
     pub(in super::super) fn release<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
         let name = self.contexts.id(at);
+        self.leave_gang(call, at);
         self.queue.part(&mut self.groups, at);
         self.contexts.remove(at);
         call.card.notify(name, Notice::Released);

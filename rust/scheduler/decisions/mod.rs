@@ -17,6 +17,7 @@ mod revise;
 mod runs;
 mod wait;
 
+use super::card::{Call, Card};
 use super::slot::Protocol;
 use super::values::{
     Class, ContextId, Duration, EntityIndex, GroupIndex, SlotConfig, SlotId, Time,
@@ -43,6 +44,8 @@ pub(super) struct Next {
     turn: u64,
     /// Relay: when it was named. Its run cannot begin earlier.
     named: Time,
+    /// It starts together with its gang; the time is when the job on the slot stops for it.
+    pub(super) together: Option<Time>,
 }
 
 /// The accounts of a run.
@@ -123,6 +126,23 @@ impl Slot {
         self.next
     }
 
+    /// Has the successor start together with its gang, for which the job on the slot stops at `at`.
+    #[allow(dead_code, reason = "only gangs need it")]
+    pub(super) fn bind_together(&mut self, at: Time) {
+        if let Some(next) = &mut self.next {
+            next.together = Some(at);
+        }
+    }
+
+    /// Takes the successor off if it was to start together with its gang.
+    #[allow(dead_code, reason = "only gangs need it")]
+    pub(super) fn take_together(&mut self, call: &mut Call<'_, impl Card>) -> Option<Next> {
+        if self.protocol.is_loading() {
+            self.protocol.close(call);
+        }
+        self.next.take_if(|next| next.together.is_some())
+    }
+
     /// Returns the context that was named, then replaced, and that the card may have taken.
     pub(super) fn prev(&self) -> Option<Next> {
         self.prev
@@ -168,9 +188,11 @@ impl Slot {
             return at.min(self.check_at);
         }
         match self.protocol.unstopped() {
-            // With a successor there is nothing to look for.
-            Some(_) if self.next.is_none() => at.min(self.quota_end).min(self.check_at),
-            Some(_) => at.min(self.quota_end),
+            Some(_) => at.min(self.quota_end).min(match self.next {
+                // With a successor there is nothing to look for.
+                Some(next) => next.together.unwrap_or(Time::NEVER),
+                None => self.check_at,
+            }),
             None => at,
         }
     }

@@ -44,7 +44,7 @@ impl Scheduler {
     fn revise_slot<C: Card>(&mut self, call: &mut Call<'_, C>, class: Class, id: SlotId) {
         // The first may find a better offer on another slot; then the second is next here.
         for _ in 0..MAX_SLOTS {
-            let first = self.queue.pick(class, id.bit());
+            let first = self.queue.pick(class, id.bit().into());
             let next = self.slot(id).next;
             let gives_way =
                 |first: &EntityIndex| next.is_none_or(|next| self.gives_way(&next, *first));

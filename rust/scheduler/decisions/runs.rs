@@ -20,6 +20,12 @@ impl Scheduler {
             self.keep_vacant(call, id, next.ctx);
             return false;
         }
+        if !self.is_seated(&next) {
+            let slot = &mut self.slots[id.index()];
+            slot.check_at = Time::NEVER;
+            slot.protocol.close(call);
+            return false;
+        }
         if core::mem::replace(&mut call.has_loaded, true) {
             // One load in each section with interrupts off: the timer brings the next.
             let slot = &mut self.slots[id.index()];
@@ -34,6 +40,7 @@ impl Scheduler {
         }
         slot.next = None;
         self.begun(call, id, next);
+        self.start_mates(&next);
         true
     }
 
@@ -110,6 +117,8 @@ impl Scheduler {
         if self.slot(id).next.is_none() {
             match self.choose(call, id) {
                 Some((at, why)) => self.bind(call, id, at, why),
+                // A gang may have bound a member.
+                None if self.slot(id).next.is_some() => {}
                 None => return self.slots[id.index()].protocol.leave_vacant(call),
             }
         }

@@ -47,9 +47,10 @@ impl Scheduler {
 
     /// Links a context whose job waits, unless it may use no slot.
     pub(in super::super) fn link(&mut self, at: EntityIndex, turn: Option<u64>) {
-        if self.slots_of(at) != 0 {
+        if self.slots_of(at) != 0 && !self.is_gathering(at) {
             self.queue.enqueue(at, turn);
             self.list(at, turn.is_some());
+            self.note_wait(at);
         }
     }
 
@@ -57,6 +58,7 @@ impl Scheduler {
         if self.queue.is_linked(at) {
             self.queue.dequeue(at);
             self.unlist(at);
+            self.note_wait(at);
         }
     }
 
@@ -103,7 +105,7 @@ impl Scheduler {
 /// The starvation boost.
 impl Scheduler {
     /// Returns the context that waits longest for a slot, and when it has waited too long.
-    pub(super) fn starving(&mut self, slot: SlotId) -> Option<(EntityIndex, Time)> {
+    pub(in super::super) fn starving(&mut self, slot: SlotId) -> Option<(EntityIndex, Time)> {
         if self.boost == Duration::ZERO {
             return None;
         }

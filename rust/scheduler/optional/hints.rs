@@ -279,7 +279,8 @@ impl Scheduler {
             return false;
         };
         let next = self.slot(id).next().map(|next| next.ctx);
-        let losers = [self.first_for(call, id), next, self.stoppable(call, id)];
+        let first = self.first_for(call, id, id.bit().into());
+        let losers = [first, next, self.stoppable(call, id)];
         let mut losers = losers.into_iter().flatten();
         if losers.any(|loser| !self.may_cost(ctx, loser)) {
             self.rebind(call, id);

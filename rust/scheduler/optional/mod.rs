@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Features that the scheduler can do without. Each is one file; without its cargo feature, which
-//! only host builds have, functions of the same names that do nothing take the place of the file.
+//! Optional features, a file each. The module has them all. Without a feature, which is possible on
+//! the host only, another file has the functions that the rest of the scheduler calls, and they do
+//! nothing.
 
-#[cfg(any(MODULE, feature = "hints"))]
-pub(super) mod hints;
-#[cfg(not(any(MODULE, feature = "hints")))]
-#[path = "without/hints.rs"]
+#[cfg_attr(not(any(MODULE, feature = "gangs")), path = "without/gangs.rs")]
+pub(super) mod gangs;
+#[cfg_attr(not(any(MODULE, feature = "hints")), path = "without/hints.rs")]
 pub(super) mod hints;

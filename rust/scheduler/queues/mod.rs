@@ -122,7 +122,7 @@ impl RunQueue {
 /// Contexts as entities.
 impl RunQueue {
     /// Sets what orders a context that is not linked. `allowed`: the slots that it may use, and in
-    /// the upper half again if it is in no gang.
+    /// the upper half again if it does not wait together with others of a gang.
     pub(super) fn set(&mut self, ctx: EntityIndex, params: &Params, weight: u16, allowed: u16) {
         let entity = &mut self.store.entities[ctx];
         (entity.weight, entity.priority) = (weight.into(), params.priority);
@@ -152,7 +152,7 @@ impl RunQueue {
     /// Returns whether a context waits in a queue, or has a hint.
     #[inline]
     pub(super) fn is_linked(&self, ctx: EntityIndex) -> bool {
-        self.store.entities[ctx].node.is_linked()
+        self.store.entities[ctx].is_queued()
     }
 }
 

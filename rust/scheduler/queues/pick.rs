@@ -50,6 +50,27 @@ impl RunQueue {
         self.sync(level);
     }
 
+    /// Notes whether a context waits without others of its gang. Returns whether that has changed for
+    /// a context that waits.
+    #[allow(dead_code, reason = "only gangs need it")]
+    pub(in super::super) fn set_alone(&mut self, ctx: EntityIndex, alone: bool) -> bool {
+        let node = &mut self.store.entities[ctx].node;
+        let slots = node.allowed() & u16::from(u8::MAX);
+        let allowed = slots | if alone { slots << u8::BITS } else { 0 };
+        if node.allowed() == allowed {
+            return false;
+        }
+        node.set_allowed(allowed);
+        let is_linked = self.is_linked(ctx);
+        if is_linked {
+            let level = self.store.entities[ctx].level as usize;
+            let tree = &mut self.store.levels[level].tree;
+            tree.refresh(&mut self.store.entities, ctx);
+            self.sync(level);
+        }
+        is_linked
+    }
+
     /// Returns the turn of a context among its equals, which it keeps when it is bound and given
     /// back.
     pub(in super::super) fn turn(&self, ctx: EntityIndex) -> u64 {
@@ -127,10 +148,11 @@ impl RunQueue {
 
 /// Picking.
 impl RunQueue {
-    /// Returns the context that is next on the slots of a class.
-    pub(in super::super) fn pick(&mut self, class: Class, slots: u8) -> Option<EntityIndex> {
+    /// Returns the context that is next on the slots of a class; given in the upper half, the next
+    /// that does not wait together with others of a gang.
+    pub(in super::super) fn pick(&mut self, class: Class, slots: u16) -> Option<EntityIndex> {
         for _ in 0..PARKS {
-            let at = self.first(class, slots.into())?;
+            let at = self.first(class, slots)?;
             if self.policy.is_fair() || self.is_parked(at) == self.is_throttled(at) {
                 return Some(at);
             }

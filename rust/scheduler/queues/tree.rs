@@ -23,7 +23,8 @@ pub(super) struct Node {
     up: Option<EntityIndex>,
     /// Height of the subtree; 0: the entity is in no tree.
     height: u8,
-    /// The slots that the entity may use; in the upper half again if it is in no gang.
+    /// The slots that the entity may use; in the upper half again if it does not wait together
+    /// with others of a gang.
     allowed: u16,
     /// The slots that any entity of the subtree may use.
     below: u16,

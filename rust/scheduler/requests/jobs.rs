@@ -18,7 +18,7 @@ use super::super::Scheduler;
 /// Checks.
 impl Scheduler {
     /// Returns a context that its owner has not closed.
-    pub(super) fn owned(&self, id: ContextId) -> Result<EntityIndex, Refusal> {
+    pub(in super::super) fn owned(&self, id: ContextId) -> Result<EntityIndex, Refusal> {
         let at = self.contexts.find(id);
         at.filter(|&at| !self.contexts[at].closing)
             .ok_or(Refusal::NoContext)
@@ -156,7 +156,9 @@ impl Scheduler {
         let kept = self.use_hint(call, at);
         self.wake(call.now, at);
         self.wait(at, call.now, None);
-        self.arrived(call, at);
+        if !self.defer_arrival(at) {
+            self.arrived(call, at);
+        }
         if let Some(slot) = kept {
             self.rebind(call, slot);
         }
@@ -214,13 +216,18 @@ impl Scheduler {
     ) -> Result<(), Refusal> {
         let at = self.live(id)?;
         let call = &mut Call::new(card, now);
-        self.contexts[at].hold_requested |= hold;
-        self.preempt_one(call, at, hold);
+        self.preempt_gang(call, at, hold, true);
         self.finish(call);
         Ok(())
     }
 
-    fn preempt_one<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex, hold: bool) {
+    /// Takes the job of a context off its slot.
+    pub(in super::super) fn preempt_one<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        at: EntityIndex,
+        hold: bool,
+    ) {
         let context = &mut self.contexts[at];
         match (context.state, context.slot) {
             (State::Queued, _) if hold => {
@@ -256,7 +263,7 @@ impl Scheduler {
         }
         if !hold {
             let class = self.slot(id).class;
-            if let Some(next) = self.queue.pick(class, id.bit()) {
+            if let Some(next) = self.queue.pick(class, id.bit().into()) {
                 self.charge(call.now, id);
                 self.queue.yield_to(at, next);
             }
@@ -279,10 +286,13 @@ impl Scheduler {
         let at = self.live(id)?;
         self.check_resume(at)?;
         let call = &mut Call::new(card, now);
-        self.contexts[at].hold_requested = false;
-        if !self.has_hold(at) {
-            self.resume_one(call, at);
-        }
+        let has_hold = self.has_hold(at);
+        self.for_gang(at, |scheduler, member| {
+            scheduler.contexts[member].hold_requested = false;
+            if !has_hold && scheduler.check_resume(member).is_ok() {
+                scheduler.resume_one(call, member);
+            }
+        });
         self.finish(call);
         Ok(())
     }
@@ -328,7 +338,7 @@ impl Scheduler {
         let holds = self.contexts[at].holds.checked_add(1);
         self.contexts[at].holds = holds.ok_or(Refusal::NoSpace)?;
         let call = &mut Call::new(card, now);
-        self.preempt_one(call, at, true);
+        self.preempt_gang(call, at, true, false);
         self.finish(call);
         Ok(())
     }
@@ -349,13 +359,19 @@ impl Scheduler {
         let holds = self.contexts[at].holds.checked_sub(1);
         self.contexts[at].holds = holds.ok_or(Refusal::Range)?;
         let call = &mut Call::new(card, now);
-        self.resume_released(call, at);
+        self.for_gang(at, |scheduler, member| {
+            scheduler.resume_released(call, member);
+        });
         self.finish(call);
         Ok(())
     }
 
     /// Resumes the job of a context that is held, or about to be, if nothing holds it any more.
-    fn resume_released<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+    pub(in super::super) fn resume_released<C: Card>(
+        &mut self,
+        call: &mut Call<'_, C>,
+        at: EntityIndex,
+    ) {
         let context = &self.contexts[at];
         let is_held = context.state == State::Held || context.on_stop == OnStop::Hold;
         if is_held && !self.is_to_be_held(at) && self.check_resume(at).is_ok() {
@@ -395,6 +411,9 @@ impl Scheduler {
                 }
             }
             _ => self.close_off_slot(call, at),
+        }
+        if self.contexts.find(id).is_some() {
+            self.leave_gang(call, at);
         }
         self.finish(call);
         Ok(())

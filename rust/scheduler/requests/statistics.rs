@@ -114,10 +114,13 @@ impl Scheduler {
             WaitReason::NoSlot
         } else if self.frozen {
             WaitReason::Frozen
-        } else if self.contexts[at].state == State::Queued {
-            self.throttled_by(at).unwrap_or(WaitReason::Turn)
         } else {
-            WaitReason::Turn
+            let is_queued = self.contexts[at].state == State::Queued;
+            let cap = is_queued.then(|| self.throttled_by(at)).flatten();
+            cap.unwrap_or(match self.waits_for_gang(at) {
+                true => WaitReason::Gang,
+                false => WaitReason::Turn,
+            })
         })
     }
 
@@ -130,9 +133,9 @@ impl Scheduler {
         })
     }
 
-    /// Returns whether a context has a hold by [`Scheduler::hold`].
-    pub(super) fn has_hold(&self, at: EntityIndex) -> bool {
-        self.contexts[at].holds != 0
+    /// Returns whether a context or a member of its gang has a hold by [`Scheduler::hold`].
+    pub(in super::super) fn has_hold(&self, at: EntityIndex) -> bool {
+        self.contexts[at].holds != 0 || self.has_mate_with_hold(at)
     }
 
     /// Returns whether a context has a hold ([`Scheduler::hold`]).
@@ -143,8 +146,10 @@ impl Scheduler {
 
     /// Returns whether the only reason why the jobs of a context are held is one hold of its own.
     pub fn is_kept_by_one(&self, id: ContextId) -> bool {
-        let context = self.contexts.find(id).map(|at| &self.contexts[at]);
-        context.is_some_and(|context| context.holds == 1 && !context.hold_requested)
+        self.contexts.find(id).is_some_and(|at| {
+            let context = &self.contexts[at];
+            context.holds == 1 && !context.hold_requested && !self.has_mate_with_hold(at)
+        })
     }
 
     /// Returns whether a slot that is out of use may still reach the memory of a context, even if

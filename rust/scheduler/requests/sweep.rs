@@ -88,7 +88,7 @@ impl Scheduler {
             self.charge(now, slot);
         }
         // A hint does not depend on the policy.
-        let waits = self.contexts[at].state == State::Queued && self.queue.is_linked(at);
+        let waits = self.queue.is_linked(at);
         let turn = waits.then(|| self.queue.turn(at));
         if waits {
             self.unlink(at);

@@ -55,9 +55,14 @@ impl Protocol {
                 back: false,
             }),
         };
-        if core::mem::replace(&mut self.posted, order) != order {
-            call.card.order(self.id, &order);
+        let old = core::mem::replace(&mut self.posted, order);
+        if old == order {
+            return;
         }
+        if let Some((ctx, _)) = next.filter(|&(ctx, _)| old.next.is_none_or(|old| old.ctx != ctx)) {
+            call.card.publish(self.id, ctx);
+        }
+        call.card.order(self.id, &order);
     }
 
     /// Returns whether the order in force names a context, for the run on the slot.

@@ -13,7 +13,7 @@ use fair::Fair;
 use priority::Priority;
 
 /// When a job that runs is preempted by a job that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super::super) enum Preempt {
     /// At once.
     Now,
