@@ -215,6 +215,31 @@ FM_TEST(job, registers_off_the_slot)
 	}
 }
 
+/* Registers are written in parts: the job does not start before the last of them. */
+FM_TEST(card, each_of_many_registers_is_written)
+{
+	enum { MANY = (FERMATA_REG_LAST - 0x100) / 8 + 1 };
+	struct fermata_reg regs[MANY];
+	struct fm_ctx c;
+	u64 writes;
+	u32 i;
+
+	if (card_relay())
+		SKIP(return, "a relay reads registers from memory");
+	fm_ctx_new(&c, FM_LIST, 64 * 1024);
+	card_speed(c.slot, 1);
+	for (i = 0; i < MANY; i++)
+		regs[i] = (struct fermata_reg) { .offset = 0x100 + 8 * i, .value = 1000 + i };
+	ASSERT_EQ(0, fm_regs_write(c.fd, regs, MANY));
+	fm_job_endless(&c);
+	writes = card_register_writes(c.slot);
+	ASSERT_EQ(0, fm_start(c.fd));
+	card_until_runs(c.slot, c.token);
+	EXPECT_LE(writes + MANY, card_register_writes(c.slot));
+	fm_list_cut(&c, FM_ENDLESS_NODES);
+	fm_wait(c.fd, FERMATA_EVENT_DONE);
+}
+
 /* On a base card a program reads only registers that it has named: others may give no answer. */
 FM_TEST(card, registers_of_a_base_card)
 {
