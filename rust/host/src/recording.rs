@@ -8,15 +8,33 @@ use core::ops::Deref;
 use crate::sched::{
     Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, GroupPath,
     GroupSettings, LoadCost, Order, Params, PastJobs, PolicyKind, Refusal, RunEnd, RunRecord,
-    SlotId, Status, Time,
+    SlotId, Status, Time, MAX_SLOTS,
 };
 use crate::scheduler::{self, Begin, Card, Notice, Pause, Trace};
 
 /// A card that turns calls into actions.
-struct Recorder<'a>(&'a mut dyn FnMut(Action));
+struct Recorder<'a>(&'a mut dyn FnMut(Action), &'a mut Loads);
+
+/// The loads of slots that are under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Loads {
+    /// In how many parts registers are written.
+    parts: u32,
+    /// The context, and how many parts are left.
+    left: [Option<(ContextId, u32)>; MAX_SLOTS],
+}
 
 impl Card for Recorder<'_> {
     fn load(&mut self, slot: SlotId, ctx: ContextId) -> bool {
+        let place = &mut self.1.left[slot.index()];
+        let left = match place.take() {
+            Some((loaded, left)) if loaded == ctx => left,
+            _ => self.1.parts,
+        };
+        if left > 1 {
+            *place = Some((ctx, left - 1));
+            return false;
+        }
         (self.0)(Action::Load { slot, ctx });
         true
     }
@@ -93,9 +111,8 @@ impl Card for Recorder<'_> {
 }
 
 /// The new scheduler, with the interface of the present one.
-#[derive(Debug)]
-#[cfg_attr(not(MODULE), derive(Clone, PartialEq, Eq))]
-pub struct Scheduler(scheduler::Scheduler);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scheduler(scheduler::Scheduler, Loads);
 
 impl Deref for Scheduler {
     type Target = scheduler::Scheduler;
@@ -126,7 +143,16 @@ impl Scheduler {
 
     /// Returns a scheduler without contexts.
     pub fn new(config: &CardConfig, storage: scheduler::Storage) -> Self {
-        Self(scheduler::Scheduler::new(config, storage))
+        let loads = Loads {
+            parts: 1,
+            left: [None; MAX_SLOTS],
+        };
+        Self(scheduler::Scheduler::new(config, storage), loads)
+    }
+
+    /// Sets in how many parts the registers of a context are written: 1 at first.
+    pub fn set_load_parts(&mut self, parts: u32) {
+        self.1.parts = parts;
     }
 
     /// Adds a context.
@@ -136,7 +162,7 @@ impl Scheduler {
 
     /// Handles an event.
     pub fn handle(&mut self, now: Time, event: Event, out: Out<'_>) -> Result<(), Refusal> {
-        let card = &mut Recorder(out);
+        let card = &mut Recorder(out, &mut self.1);
         match event {
             Event::Start { ctx, job } => return self.0.start(card, now, ctx, job),
             Event::Preempt { ctx, hold } => return self.0.preempt(card, now, ctx, hold),
@@ -155,12 +181,12 @@ impl Scheduler {
 
     /// Handles the record of the run on a slot with a relay.
     pub fn take_record(&mut self, now: Time, slot: SlotId, record: &RunRecord, out: Out<'_>) {
-        self.0.record(&mut Recorder(out), now, slot, record);
+        self.0.record(&mut Recorder(out, &mut self.1), now, slot, record);
     }
 
     /// Does the next part of the work that concerns every context.
     pub fn sweep(&mut self, now: Time, most: u32, out: Out<'_>) -> bool {
-        self.0.sweep(&mut Recorder(out), now, most)
+        self.0.sweep(&mut Recorder(out, &mut self.1), now, most)
     }
 
     /// Sets the results that a context's jobs had before a checkpoint.
@@ -179,7 +205,7 @@ impl Scheduler {
         params: Params,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_params(&mut Recorder(out), now, id, params)
+        self.0.set_params(&mut Recorder(out, &mut self.1), now, id, params)
     }
 
     /// Disables or enables a context.
@@ -190,7 +216,7 @@ impl Scheduler {
         enabled: bool,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_enabled(&mut Recorder(out), now, id, enabled)
+        self.0.set_enabled(&mut Recorder(out, &mut self.1), now, id, enabled)
     }
 
     /// Selects another policy.
@@ -200,7 +226,7 @@ impl Scheduler {
 
     /// Sets the starvation boost interval.
     pub fn set_boost(&mut self, now: Time, boost: Duration, out: Out<'_>) -> Result<(), Refusal> {
-        self.0.set_boost(&mut Recorder(out), now, boost)
+        self.0.set_boost(&mut Recorder(out, &mut self.1), now, boost)
     }
 
     /// Sets how long urgent work waits for a boundary.
@@ -217,13 +243,13 @@ impl Scheduler {
         settings: GroupSettings,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        let card = &mut Recorder(out);
+        let card = &mut Recorder(out, &mut self.1);
         self.0.set_group(card, now, key, parent, settings)
     }
 
     /// Ends the registration of a group.
     pub fn remove_group(&mut self, now: Time, key: GroupKey, out: Out<'_>) -> Result<(), Refusal> {
-        self.0.remove_group(&mut Recorder(out), now, key)
+        self.0.remove_group(&mut Recorder(out, &mut self.1), now, key)
     }
 
     /// Moves contexts to the groups given with them.
@@ -233,7 +259,7 @@ impl Scheduler {
         contexts: impl Iterator<Item = (ContextId, impl Into<GroupPath>)>,
         out: Out<'_>,
     ) {
-        self.0.regroup(&mut Recorder(out), now, contexts);
+        self.0.regroup(&mut Recorder(out, &mut self.1), now, contexts);
     }
 }
 
@@ -241,7 +267,7 @@ impl Scheduler {
 impl Scheduler {
     /// Notes the cost of loading registers.
     pub fn note_load(&mut self, now: Time, slot: SlotId, cost: LoadCost, out: Out<'_>) {
-        self.0.note_load(&mut Recorder(out), now, slot, cost);
+        self.0.note_load(&mut Recorder(out, &mut self.1), now, slot, cost);
     }
 
     /// Notes when the last START was written.
@@ -256,7 +282,7 @@ impl Scheduler {
 
     /// Takes all jobs off the card.
     pub fn freeze(&mut self, now: Time, out: Out<'_>) {
-        self.0.freeze(&mut Recorder(out), now);
+        self.0.freeze(&mut Recorder(out, &mut self.1), now);
     }
 
     /// Notes that the card cannot be accessed.
@@ -266,17 +292,17 @@ impl Scheduler {
 
     /// Ends the lost runs.
     pub fn lose_runs(&mut self, now: Time, out: Out<'_>) {
-        self.0.lose_runs(&mut Recorder(out), now);
+        self.0.lose_runs(&mut Recorder(out, &mut self.1), now);
     }
 
     /// Notes that the card was set up again.
     pub fn renew(&mut self, slot: SlotId, status: Status, out: Out<'_>) {
-        self.0.renew(&mut Recorder(out), Time::ZERO, slot, status);
+        self.0.renew(&mut Recorder(out, &mut self.1), Time::ZERO, slot, status);
     }
 
     /// Lets jobs run again.
     pub fn thaw(&mut self, now: Time, out: Out<'_>) {
-        self.0.thaw(&mut Recorder(out), now);
+        self.0.thaw(&mut Recorder(out, &mut self.1), now);
     }
 }
 
@@ -299,12 +325,12 @@ impl Scheduler {
         with: Option<ContextId>,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_gang(&mut Recorder(out), now, id, with)
+        self.0.set_gang(&mut Recorder(out, &mut self.1), now, id, with)
     }
 
     /// Removes a context from its gang if the gang has a member of another group.
     pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: Out<'_>) {
-        self.0.leave_foreign_gang(&mut Recorder(out), now, id);
+        self.0.leave_foreign_gang(&mut Recorder(out, &mut self.1), now, id);
     }
 }
 

@@ -10,8 +10,9 @@ use super::{slot_id, Job, Owner, Snapshot, World, TIMEOUT, US};
 use crate::card::{Engine, IgnoredResets, EMPTY, FAULT, SNAPSHOT_ERROR};
 use crate::{Rule, BOUND_CORE};
 
-/// An interrupt handler returns before the next timer fires.
-const AHEAD: u64 = 2 * US;
+/// An interrupt handler returns before the next timer fires: a timer that is due fires this much
+/// later.
+pub(super) const AHEAD: u64 = if BOUND_CORE { 2 * US } else { 0 };
 
 impl World {
     pub(super) fn act(&mut self, action: Action, reads: &mut Vec<usize>) {
@@ -33,8 +34,7 @@ impl World {
         match action {
             Action::Arm { slot, at } => {
                 let (now, at) = (self.now, at.as_ns());
-                let ahead = if BOUND_CORE { AHEAD } else { 0 };
-                self.must(at >= now + ahead, Rule::TimerAhead, || format!("{slot:?}"));
+                self.must(at >= now + AHEAD, Rule::TimerAhead, || format!("{slot:?}"));
                 self.slots[slot.index()].timer = Some(at.max(now));
             }
             Action::Disarm { slot } => self.slots[slot.index()].timer = None,

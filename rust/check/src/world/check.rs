@@ -4,6 +4,7 @@
 
 use fermata_sched_host::sched::{ContextId, JobState, Refusal, SlotId, SlotState, Stats, Urgency};
 
+use super::actions::AHEAD;
 use super::{slot_id, Owner, Snapshot, World, MS, TIMEOUT};
 use crate::{Rule, BOUND_CORE};
 
@@ -253,12 +254,15 @@ impl World {
             let kept = self.machine.reserved_for(id).is_some();
             let claimed = self.machine.claimed_for(id).is_some();
             // Each decision starts one job, and the timer triggers the next decision at once.
-            let follows = self.slots[i].timer.is_some_and(|at| at <= self.now);
+            let follows = self.slots[i].timer.is_some_and(|at| at <= self.now + AHEAD);
             vacant && !kept && !claimed && !follows && usable & id.bit() != 0
         });
         let idle = idle.count();
         let serves = self.exclusive.is_none_or(|group| group == owner.group);
-        let may = serves && owner.enabled && !self.frozen && !self.gathers(i);
+        // A successor waits for its own slot, even if another one becomes vacant meanwhile.
+        let mut slots = (0..self.slots.len()).map(slot_id);
+        let bound = BOUND_CORE && slots.any(|id| self.machine.claimed_for(id) == Some(owner.id));
+        let may = serves && owner.enabled && !self.frozen && !self.gathers(i) && !bound;
         let idles = may && idle >= self.needed_slots(i);
         self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
         self.must(usable != 0, Rule::JobKept, || {
@@ -410,7 +414,7 @@ impl World {
         let id = self.id(i);
         let comes = (0..self.slots.len()).any(|slot| {
             let vacant = self.machine.slot_state(slot_id(slot)) == Some(SlotState::Vacant);
-            let timely = self.slots[slot].timer.is_some_and(|at| at <= self.now);
+            let timely = self.slots[slot].timer.is_some_and(|at| at <= self.now + AHEAD);
             vacant && timely && self.machine.claimed_for(slot_id(slot)) == id
         });
         self.must(comes, Rule::StartTogether, || {

@@ -12,6 +12,7 @@ mod gangs;
 mod groups;
 mod hints;
 mod limits;
+mod loading;
 mod measure;
 mod measured;
 mod mistakes;
