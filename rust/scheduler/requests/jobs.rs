@@ -188,11 +188,15 @@ impl Scheduler {
                 self.resume_one(call, at);
                 self.finish(call);
             }
-            // A job that waits or is held checks its queue anyway when it runs.
-            State::Running if self.contexts[at].on_stop == OnStop::Requeue => {
-                self.contexts[at].on_stop = OnStop::Rung;
+            // A job that waits or is held checks its queue anyway when it runs. A relay may have put
+            // one that is named on its slot.
+            state => {
+                let may_run = state == State::Running || self.is_named(at);
+                let on_stop = &mut self.contexts[at].on_stop;
+                if may_run && *on_stop == OnStop::Requeue {
+                    *on_stop = OnStop::Rung;
+                }
             }
-            _ => {}
         }
         Ok(())
     }

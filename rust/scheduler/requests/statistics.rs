@@ -36,7 +36,7 @@ impl Scheduler {
     }
 
     /// Returns whether a relay may put a context on a slot by itself: its memory stays where it is.
-    fn is_named(&self, at: EntityIndex) -> bool {
+    pub(super) fn is_named(&self, at: EntityIndex) -> bool {
         let context = &self.contexts[at];
         let slot = context.slot.filter(|_| context.state == State::Bound);
         slot.is_some_and(|id| {

@@ -3,7 +3,7 @@
 //! Engines that leave their slot when their queue is empty, and the doorbell that makes them
 //! return.
 
-use crate::model::{sid, SlotPlan, World, ENDLESS, IRQ, MS};
+use crate::model::{sid, SlotPlan, World, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, JobState, NewJob, Params, PolicyKind, Refusal, Status, Time,
     Urgency, Wake,
@@ -44,6 +44,26 @@ fn an_empty_queue_leaves_the_slot_and_a_doorbell_brings_it_back() {
         assert_eq!(world.stats(ctx).resumes, round);
         assert!(world.stats(ctx).run.as_ns() >= round * 2 * MS);
     }
+}
+
+/// The card has gone on with the job, whose queue was empty, before the host knows it.
+#[test]
+fn a_doorbell_reaches_a_job_that_is_named() {
+    let plan = SlotPlan {
+        queues: true,
+        ..RELAY
+    };
+    let mut world = World::new(&[plan], 8);
+    let [first, named] = [0; 2].map(|_| world.tenant(MS));
+    world.start(first, ENDLESS).unwrap();
+    world.start(named, ENDLESS).unwrap();
+    world.irq_delay = 700 * US;
+    world.run_until(300 * US);
+    assert_eq!(world.starts(), [first]);
+    world.post(named, 2 * MS);
+    world.run_for(50 * MS);
+    assert_eq!(world.state(named), JobState::Empty);
+    assert!(world.stats(named).run.as_ns() >= 2 * MS);
 }
 
 #[test]
