@@ -214,7 +214,7 @@ impl World {
         let params = self.machine.params(ctx);
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let critical = self.is_critical(ctx);
-        let awaited = self.critical_waits();
+        let awaited = self.critical_waits() || (BOUND_CORE && self.frozen);
         // There is one such context, so none is equal to it or precedes it.
         let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
         self.must(!critical || asked, Rule::Kept, || {
