@@ -266,7 +266,8 @@ impl Protocol {
 
     /// Reports how long the job was on its way to a boundary beyond the bound.
     pub(super) fn note_overrun<C: Card>(&mut self, call: &mut Call<'_, C>, stop: &Stopping) {
-        if let Some(run) = self.run().filter(|_| stop.overrun) {
+        let is_over = stop.overrun && call.now > stop.bound;
+        if let Some(run) = self.run().filter(|_| is_over) {
             let (ctx, span) = (run.ctx, call.now.since(stop.bound));
             self.stats.overrun += span;
             call.card.trace(self.id, ctx, Trace::Overrun(span));

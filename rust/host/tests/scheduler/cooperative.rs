@@ -249,6 +249,20 @@ fn who_does_not_wait_any_more_bounds_nothing() {
     assert!(overruns(&world).is_empty());
 }
 
+/// The engine stops at boundaries only. The wait ends at the very moment at which it is too long.
+#[test]
+fn a_wait_that_ends_with_its_bound_is_no_overrun() {
+    let mut world = world(PreemptGranularity::BoundaryOnly);
+    world.card.slots[0].block = 50 * MS;
+    let [_, urgent] = interrupted(&mut world, Params::DEFAULT, 300 * US);
+    world.run_for(MS);
+    assert_eq!(slot(&world).overruns, 1);
+    let (ctx, hold) = (urgent, true);
+    world.event(Event::Preempt { ctx, hold }).unwrap();
+    world.run_for(20 * MS);
+    assert!(overruns(&world).is_empty());
+}
+
 #[test]
 fn a_higher_priority_does_not_wait_for_a_far_boundary() {
     let mut world = world(PreemptGranularity::AnywhereOrBoundary);
