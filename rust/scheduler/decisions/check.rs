@@ -14,6 +14,9 @@ const LEAD: Duration = Duration::from_us(500);
 /// ... or, if the slice is no longer than this and no other slot could run the waiter, when the
 /// slice begins.
 const WHOLE: Duration = Duration::from_ms(10);
+/// A run that no other context ends takes grants of at least this length, however short its slices
+/// are.
+const RENEW_MIN: Duration = Duration::from_ms(1);
 
 /// The planned end of a run, and the context that follows.
 struct Verdict {
@@ -76,7 +79,7 @@ impl Scheduler {
         if self.is_spent(now, at) {
             return false;
         }
-        let want = self.contexts[at].params.timeslice;
+        let want = self.contexts[at].params.timeslice.max(RENEW_MIN);
         let more = self.grant(now, at, want);
         let slot = &mut self.slots[id.index()];
         slot.quota_end = match (more, slot.accounts.granted) {

@@ -6,7 +6,7 @@
 
 use crate::model::card::Engine;
 use crate::model::rules::{judge, Rule};
-use crate::model::{sid, SlotPlan, World, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
+use crate::model::{sid, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, GroupSettings, JobState, Params, PolicyKind,
     Refusal, SlotState, Time,
@@ -568,5 +568,30 @@ fn a_cap_that_is_just_enough_costs_few_timers() {
             "{own}, {other}: {plan:?}"
         );
         assert!(world.rules.fired < 4_000, "{}: {plan:?}", world.rules.fired);
+    }
+}
+
+/// The grant of a run beside which no context waits is renewed again and again.
+#[test]
+fn a_cap_with_a_short_slice_costs_few_timers() {
+    for plan in [BASE, IRQ] {
+        let mut world = world(plan, 1, PolicyKind::Fair);
+        world.lean = true;
+        let short = Params {
+            timeslice: Params::TIMESLICE_MIN,
+            cap: 99,
+            ..LOW
+        };
+        let capped = world.open(0, short).unwrap();
+        // Meanwhile the cap is filled.
+        world.run_for(100 * MS);
+        let fired = world.rules.fired;
+        world.start(capped, ENDLESS).unwrap();
+        world.run_for(50 * MS);
+        assert!(runs(&world, capped), "{plan:?}");
+        let fired = world.rules.fired - fired;
+        // A base slot is polled ten times in a millisecond.
+        let polls = if plan.base.is_some() { 500 } else { 0 };
+        assert!(fired < polls + 100, "{fired}: {plan:?}");
     }
 }
