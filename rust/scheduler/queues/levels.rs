@@ -206,7 +206,8 @@ impl RunQueue {
     }
 
     /// Moves a context, which is in no queue and wants no slot, to another group or rank, where it
-    /// counts as new. Returns `false` if there is no room; then it stays where it is.
+    /// counts as new; but to its own group and back, it keeps its virtual time among its siblings.
+    /// Returns `false` if there is no room; then it stays where it is.
     pub(in super::super) fn move_to(
         &mut self,
         groups: &mut Groups,
@@ -215,8 +216,21 @@ impl RunQueue {
         place: (Class, Rank),
     ) -> bool {
         let old = self.store.entities[ctx].home;
+        let vruntime = self.store.entities[ctx].vruntime;
+        let own = self.store.own(ctx);
+        let has_own = self.group_of(ctx).is_some_and(|old| groups.is_own(old));
         let has_moved = self.join(groups, ctx, at, place);
         if has_moved {
+            let home = self.store.entities[ctx].home;
+            match (self.store.own(ctx), own) {
+                (Some(own), _) if groups.is_own(at) && self.store.entities[own].home == old => {
+                    self.store.entities[own].vruntime = vruntime;
+                }
+                (_, Some(own)) if has_own && self.store.entities[own].home == home => {
+                    self.store.entities[ctx].vruntime = self.store.entities[own].vruntime;
+                }
+                _ => {}
+            }
             self.part_from(groups, old);
         }
         has_moved
