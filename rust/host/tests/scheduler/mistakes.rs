@@ -238,8 +238,14 @@ fn the_boost_does_not_hide_urgent_work_whose_group_returns() {
     cap(&mut world, 0);
     world.run_for(SOON);
     assert!(leaves(&world, job));
+    let from = world.starts().len();
     world.run_for(2 * SAVE + 10 * MS);
-    assert!(runs(&world, urgent));
+    // The boost may have its turn before or after a slice of the urgent work.
+    assert!(
+        world.starts()[from..].contains(&urgent),
+        "{:?} {urgent:?}",
+        &world.starts()[from..]
+    );
 }
 
 /// The first of a group may not be on the slot, and its second is of lower priority than others.
