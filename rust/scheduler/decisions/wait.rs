@@ -9,7 +9,7 @@
 //! a quarter of the time goes against the policy, and each of n waiting contexts runs within n + 1
 //! intervals, slices and switches.
 
-use super::super::context::{Neighbours, State};
+use super::super::context::{Context, Neighbours, State};
 use super::super::values::{Duration, EntityIndex, SlotId, Time};
 use super::super::Scheduler;
 
@@ -47,11 +47,41 @@ impl Scheduler {
 
     /// Links a context whose job waits, unless it may use no slot.
     pub(in super::super) fn link(&mut self, at: EntityIndex, turn: Option<u64>) {
-        if self.slots_of(at) != 0 && !self.is_gathering(at) {
+        if self.may_link(at) {
             self.queue.enqueue(at, turn);
-            self.list(at, turn.is_some());
+            let older = match turn {
+                Some(_) => self.longer_waiting(at),
+                None => self.classes[self.contexts[at].class.at()].waiting.newest,
+            };
+            self.list(at, older);
             self.note_wait(at);
         }
+    }
+
+    /// Takes a context out of its queue for a change. It stays in the list of those that wait.
+    /// Returns its turn; `None`: it is in no queue.
+    pub(in super::super) fn detach(&mut self, at: EntityIndex) -> Option<u64> {
+        let turn = self.queue.is_linked(at).then(|| self.queue.turn(at));
+        if turn.is_some() {
+            self.queue.dequeue(at);
+        }
+        turn
+    }
+
+    /// Links a context again that was detached, and had `turn`.
+    pub(in super::super) fn reattach(&mut self, at: EntityIndex, turn: Option<u64>) {
+        if turn.is_none() {
+            return self.link(at, None);
+        }
+        match self.may_link(at) {
+            true => self.queue.enqueue(at, turn),
+            false => self.unlist(at),
+        }
+        self.note_wait(at);
+    }
+
+    fn may_link(&self, at: EntityIndex) -> bool {
+        self.slots_of(at) != 0 && !self.is_gathering(at)
     }
 
     pub(in super::super) fn unlink(&mut self, at: EntityIndex) {
@@ -70,13 +100,24 @@ impl Scheduler {
         self.contexts[at].rest(now, state);
     }
 
-    /// Adds a context to the list of those that wait; `first`: it has waited for long.
-    fn list(&mut self, at: EntityIndex, first: bool) {
-        let waiting = &mut self.classes[self.contexts[at].class.at()].waiting;
-        let (older, newer) = match first {
-            true => (None, waiting.oldest),
-            false => (waiting.newest, None),
+    /// Returns the context in the list behind which one belongs that was bound, and is given back.
+    fn longer_waiting(&self, at: EntityIndex) -> Option<EntityIndex> {
+        let Context { class, since, .. } = self.contexts[at];
+        let first = self.classes[class.at()].waiting.oldest;
+        let newer = |&at: &EntityIndex| self.contexts[at].neighbours.newer;
+        let first = core::iter::successors(first, newer).take(LOOKS_MAX);
+        first
+            .take_while(|&other| self.contexts[other].since <= since)
+            .last()
+    }
+
+    /// Adds a context to the list of those that wait, behind `older`.
+    fn list(&mut self, at: EntityIndex, older: Option<EntityIndex>) {
+        let newer = match older {
+            Some(older) => self.contexts[older].neighbours.newer,
+            None => self.classes[self.contexts[at].class.at()].waiting.oldest,
         };
+        let waiting = &mut self.classes[self.contexts[at].class.at()].waiting;
         match older {
             Some(older) => self.contexts[older].neighbours.newer = Some(at),
             None => waiting.oldest = Some(at),
@@ -117,7 +158,7 @@ impl Scheduler {
             if self.queue.is_throttled(at) {
                 // Contexts of throttled groups do not hide the others.
                 self.unlist(at);
-                self.list(at, false);
+                self.list(at, self.classes[class.at()].waiting.newest);
             } else if self.queue.allowed(at) & slot.bit() != 0 {
                 let since = self.contexts[at].since;
                 let since = since.max(self.classes[class.at()].waiting.boosted_at);

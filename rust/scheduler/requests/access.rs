@@ -186,8 +186,7 @@ impl Scheduler {
             state, slot, class, ..
         } = self.contexts[at];
         self.charge_class(call.now, class);
-        let turn = self.queue.is_linked(at).then(|| self.queue.turn(at));
-        self.unlink(at);
+        let turn = self.detach(at);
         if state.wants_slot() {
             self.queue.sleep(at);
         }
@@ -199,7 +198,7 @@ impl Scheduler {
         }
         match (state, slot) {
             (State::Queued, _) => {
-                self.link(at, turn);
+                self.reattach(at, turn);
                 self.arrived(call, at);
             }
             (State::Bound, Some(slot)) if self.is_unwanted(slot, at) => {

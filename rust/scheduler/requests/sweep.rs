@@ -88,14 +88,10 @@ impl Scheduler {
             self.charge(now, slot);
         }
         // A hint does not depend on the policy.
-        let waits = self.queue.is_linked(at);
-        let turn = waits.then(|| self.queue.turn(at));
-        if waits {
-            self.unlink(at);
-        }
+        let turn = self.detach(at);
         self.queue.reset_vruntime(at);
         if turn.is_some() {
-            self.link(at, turn);
+            self.reattach(at, turn);
         }
     }
 

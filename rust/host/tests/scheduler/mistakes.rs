@@ -601,3 +601,50 @@ fn a_cap_with_a_short_slice_costs_few_timers() {
         assert!(fired < polls + 100, "{fired}: {plan:?}");
     }
 }
+
+/// A context has waited since a little while ago, and its owner changes its parameters over and over.
+#[test]
+fn the_boost_is_not_hidden_by_changes_of_a_context_that_waits() {
+    for plan in [IRQ, RELAY] {
+        let mut world = world(plan, 1, PolicyKind::Priority);
+        world.set_boost(Duration::from_ms(50)).unwrap();
+        start(&mut world, priority(20));
+        let starving = start(&mut world, priority(5));
+        let changes = start(&mut world, priority(5));
+        for weight in 0..400 {
+            let weight = 100 + weight % 2;
+            let params = Params {
+                weight,
+                ..priority(5)
+            };
+            world.set_params(changes, params).unwrap();
+            world.run_for(5 * MS);
+        }
+        let slices = [starving, changes].map(|ctx| world.stats(ctx).slices);
+        assert!(slices[0] >= 10 && slices[1] >= 10, "{slices:?}: {plan:?}");
+    }
+}
+
+/// Contexts that come later are bound to the slot, and give way, one after the other.
+#[test]
+fn the_boost_is_not_hidden_by_a_context_that_is_given_back() {
+    let mut world = world(IRQ, 1, PolicyKind::Priority);
+    world.set_boost(Duration::from_ms(50)).unwrap();
+    start(&mut world, priority(20));
+    let starving = start(&mut world, priority(5));
+    let urgent = world.open(0, CRITICAL).unwrap();
+    world.run_for(20 * MS);
+    let mut last = None;
+    for _ in 0..40 {
+        let bound = start(&mut world, priority(25));
+        world.run_for(SAVE / 2);
+        world.start(urgent, 10 * US).unwrap();
+        world.set_params(bound, priority(4)).unwrap();
+        if let Some(last) = last.replace(bound) {
+            world.close(last).unwrap();
+        }
+        world.run_for(15 * MS);
+    }
+    let slices = world.stats(starving).slices;
+    assert!(slices >= 3, "{slices}");
+}
