@@ -137,12 +137,12 @@ impl Scheduler {
             let is_better = |(other, last, _)| offer < other || offer == other && place > last;
             if best.is_none_or(is_better) {
                 best = Some((offer, place, id));
-                if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
-                    break;
-                }
             }
         }
         best.map(|(offer, _, id)| (offer, id))
+            if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
+                return Some((offer, id));
+            }
     }
 
     /// Returns what a slot offers to a context, and at whose cost.

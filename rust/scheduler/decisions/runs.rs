@@ -5,8 +5,8 @@
 use super::super::card::{Call, Card};
 use super::super::context::State;
 use super::super::slot::Start;
-use super::super::values::{Duration, EntityIndex, SlotId, StartTimes, Time, Urgency};
-use super::super::Scheduler;
+use super::super::values::{slots_in, Duration, EntityIndex, SlotId, StartTimes, Time, Urgency};
+use super::super::{Scheduler, SlotClass};
 use super::{Accounts, Next, Why};
 
 impl Scheduler {
@@ -119,10 +119,40 @@ impl Scheduler {
                 Some((at, why)) => self.bind(call, id, at, why),
                 // A gang may have bound a member.
                 None if self.slot(id).next.is_some() => {}
+                None if self.take_over(call, id) => {}
                 None => return self.slots[id.index()].protocol.leave_vacant(call),
             }
         }
         self.start_next(call, id);
+    }
+
+    /// Binds to a vacant slot, for which no context waits, the successor of another slot whose job
+    /// has not left it yet. Returns whether there is one.
+    fn take_over<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) -> bool {
+        let SlotClass { usable, .. } = self.classes[self.slot(id).class.at()];
+        if self.frozen || usable & id.bit() == 0 {
+            return false;
+        }
+        let may_move = |next: &Next| {
+            let may_use = self.queue.allowed(next.ctx) & id.bit() != 0;
+            may_use && next.why != Why::Hint && next.together.is_none()
+        };
+        let from = slots_in(usable).find(|&from| {
+            let slot = self.slot(from);
+            // A relay may have taken the successor already.
+            let waits = slot.protocol.is_busy() && !slot.protocol.has_relay();
+            waits && slot.next.as_ref().is_some_and(may_move)
+        });
+        let Some((from, next)) = from.and_then(|from| Some((from, self.slot(from).next?))) else {
+            return false;
+        };
+        let _ = self.unbind(call, from);
+        let waits = self.give_back(call, next);
+        if waits {
+            self.bind(call, id, next.ctx, next.why);
+        }
+        self.rebind(call, from);
+        waits
     }
 
     /// Begins the run of a context that a relay has taken by itself.
