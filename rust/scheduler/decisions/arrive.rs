@@ -3,7 +3,9 @@
 //! A context begins to wait: which slot it gets, and what that displaces.
 
 use super::super::card::{Call, Card};
-use super::super::values::{slots_in, EntityIndex, PauseCause, Rank, SlotId, MAX_SLOTS};
+use super::super::values::{
+    slots_in, Class, EntityIndex, PauseCause, Rank, SlotId, Time, MAX_SLOTS,
+};
 use super::super::Scheduler;
 use super::bind::Unbound;
 use super::{Next, Why};
@@ -42,6 +44,16 @@ impl Scheduler {
             }
         }
         self.choose_gang(call, id, (first, Why::Turn))
+    }
+
+    /// Lets a group of a class wait again whose cap was refilled, before a decision: the timer that
+    /// does so may be late.
+    #[inline]
+    pub(in super::super) fn return_group(&mut self, now: Time, class: Class) {
+        let due = self.queue.next_throttled(class);
+        if due.is_some_and(|(_, at)| at <= now) {
+            self.unthrottle_due(now, class);
+        }
     }
 
     /// Returns the context that the policy puts first for a slot, and throttles groups whose caps
@@ -131,6 +143,9 @@ impl Scheduler {
             let Some((offer, loser)) = self.offer(call, id, at) else {
                 continue;
             };
+            if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
+                return Some((offer, id));
+            }
             let place = loser.map_or((Rank::BestEffort, u64::MAX), |loser| {
                 self.queue.place(loser)
             });
@@ -140,9 +155,6 @@ impl Scheduler {
             }
         }
         best.map(|(offer, _, id)| (offer, id))
-            if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
-                return Some((offer, id));
-            }
     }
 
     /// Returns what a slot offers to a context, and at whose cost.

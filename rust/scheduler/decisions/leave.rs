@@ -21,6 +21,7 @@ impl Scheduler {
         self.touch(id);
         let accounts = self.slot(id).accounts;
         if let After::Vacant(..) = change.after {
+            self.return_group(call.now, self.slot(id).class);
             self.start_next(call, id);
         }
         if let Some(over) = &change.over {

@@ -153,6 +153,7 @@ impl Scheduler {
 
     /// Lets the job of a context wait for a slot, which its owner wants from now on.
     pub(super) fn arrive<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+        self.return_group(call.now, self.contexts[at].class);
         let kept = self.use_hint(call, at);
         self.wake(call.now, at);
         self.wait(at, call.now, None);
