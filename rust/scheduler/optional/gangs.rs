@@ -165,10 +165,19 @@ impl Scheduler {
         self.has_gangs() && self.contexts[at].ring != Ring::NONE
     }
 
-    /// Returns whether another member of the gang of a context waits in a queue.
+    /// Returns whether another member of the gang of a context waits in a queue, or for slots of its
+    /// gang.
     #[inline]
     pub(in super::super) fn is_ganged(&self, at: EntityIndex) -> bool {
-        self.is_in_gang(at) && self.mates(at).any(|mate| self.queue.is_linked(mate))
+        let waits = |mate| self.queue.is_linked(mate) || self.awaits_slots(mate);
+        self.is_in_gang(at) && self.mates(at).any(waits)
+    }
+
+    /// Returns whether a context is bound to a slot together with its gang, and the job there was not
+    /// told to stop yet.
+    fn awaits_slots(&self, at: EntityIndex) -> bool {
+        let slot = self.seat_of(at).map(|id| self.slot(id));
+        slot.is_some_and(|slot| slot.protocol.unstopped().is_some())
     }
 
     /// Returns whether two contexts are in one gang.
@@ -353,12 +362,14 @@ impl Scheduler {
 
 /// Binding.
 impl Scheduler {
-    /// Returns the members of a gang that wait and could be on slots together, without slots.
+    /// Returns the members of a gang that wait, in a queue or for slots of their gang, and could be
+    /// on slots together, without slots.
     /// `None`: they are scheduled one by one.
     fn guests(&mut self, now: Time, at: EntityIndex) -> Option<Seats> {
         let mut seats = Seats::default();
         for member in self.gang(at).into_iter().flatten() {
-            let waits = self.queue.is_linked(member) && !self.queue.is_throttled(member);
+            let waits = self.queue.is_linked(member) || self.seat_of(member).is_some();
+            let waits = waits && !self.queue.is_throttled(member);
             if waits && !self.throttle_group_of(now, member) {
                 seats.add(member, self.slots_of(member));
             }
@@ -405,6 +416,7 @@ impl Scheduler {
         let Some(mut seats) = self.guests(call.now, at) else {
             return Turn::Alone;
         };
+        self.unseat(call, at);
         let best = seats.guests.into_iter().flatten().reduce(|best, member| {
             match self.queue.outranks(member, best) {
                 true => member,
@@ -433,6 +445,14 @@ impl Scheduler {
             (_, false) => return Turn::Later(RARELY),
         }
         Turn::Bound
+    }
+
+    /// Takes the members of a gang that were bound before another one began to wait off their slots.
+    fn unseat(&mut self, call: &mut Call<'_, impl Card>, at: EntityIndex) {
+        let seat = self.mates(at).find_map(|mate| self.seat_of(mate));
+        if let Some(next) = seat.and_then(|id| self.slots[id.index()].take_together(call)) {
+            self.give_back(call, next);
+        }
     }
 
     /// Binds the members of a gang to their slots, whose jobs stop at `when`.

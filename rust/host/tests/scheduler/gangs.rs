@@ -752,3 +752,37 @@ fn a_gang_of_low_priority_is_boosted_beside_a_job_without_end() {
         }
     }
 }
+
+/// The third member preempts a job at once. The others have slots that become vacant much later.
+#[test]
+fn a_member_that_comes_while_its_gang_waits_for_slots_starts_with_it() {
+    for plan in [IRQ, RELAY] {
+        let mut world = World::new(&[plan; 3], 8);
+        world.set_policy(PolicyKind::Priority).unwrap();
+        let priority = |priority| Params {
+            priority,
+            timeslice: Duration::from_ms(20),
+            ..Params::DEFAULT
+        };
+        for _ in 0..3 {
+            let ctx = world.open(0, priority(10)).unwrap();
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        let gang = [10, 10, 20].map(|level| world.open(0, priority(level)).unwrap());
+        for &ctx in &gang[1..] {
+            world.set_gang(ctx, Some(gang[0])).unwrap();
+        }
+        world.run_for(MS);
+        world.start(gang[0], ENDLESS).unwrap();
+        world.start(gang[1], ENDLESS).unwrap();
+        world.run_for(MS);
+        world.start(gang[2], ENDLESS).unwrap();
+        while gang.iter().all(|&ctx| world.machine.slot_of(ctx).is_none()) {
+            world.run_for(10 * US);
+        }
+        world.run_for(200 * US);
+        assert_eq!(states(&world, gang), [JobState::Running; 3], "{plan:?}");
+        let slots = gang.map(|ctx| world.machine.slot_of(ctx).is_some());
+        assert_eq!(slots, [true; 3], "{plan:?}");
+    }
+}
