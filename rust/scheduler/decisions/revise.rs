@@ -42,9 +42,10 @@ impl Scheduler {
     }
 
     fn revise_slot<C: Card>(&mut self, call: &mut Call<'_, C>, class: Class, id: SlotId) {
+        let mut slots = id.bit().into();
         // The first may find a better offer on another slot; then the second is next here.
         for _ in 0..MAX_SLOTS {
-            let first = self.queue.pick(class, id.bit().into());
+            let first = self.queue.pick(class, slots);
             let next = self.slot(id).next;
             let gives_way =
                 |first: &EntityIndex| next.is_none_or(|next| self.gives_way(&next, *first));
@@ -53,7 +54,11 @@ impl Scheduler {
             };
             self.arrived(call, first);
             if self.queue.is_linked(first) {
-                return;
+                if !self.is_ganged(first) {
+                    return;
+                }
+                // Its gang cannot have its slots yet.
+                slots = u16::from(id.bit()) << u8::BITS;
             }
         }
     }
