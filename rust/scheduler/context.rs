@@ -4,7 +4,7 @@
 
 use core::ops::{Index, IndexMut};
 
-use super::optional::{gangs::Ring, hints::Hint};
+use super::optional::{gangs::Ring, hints::Hint, reservations::Budget};
 use super::values::{
     Class, ContextId, Duration, EntityIndex, Failure, JobState, Params, SlotId, Time,
 };
@@ -120,6 +120,7 @@ pub(super) struct Context {
     pub(super) holds: u32,
     pub(super) restarts: Restarts,
     pub(super) hint: Hint,
+    pub(super) budget: Budget,
     pub(super) neighbours: Neighbours,
     pub(super) ring: Ring,
     /// When its job was queued; if it wants no slot, since when.
@@ -154,6 +155,7 @@ impl Context {
                 done: 0,
             },
             hint: Hint::default(),
+            budget: Budget::default(),
             neighbours: Neighbours {
                 newer: None,
                 older: None,

@@ -60,7 +60,7 @@ impl Scheduler {
         assert_eq!((bound, on), expected, "{at:?} is {:?}", context.state);
         let linked = self.queue.is_linked(at);
         let may_wait = context.state == State::Queued && self.slots_of(at) != 0;
-        let may_wait = may_wait && !self.is_gathering(at);
+        let may_wait = may_wait && !self.is_gathering(at) && self.awaits_budget(at).is_none();
         let is_settled = self.sweep == super::Sweep::None;
         assert!(!linked || context.state == State::Queued, "{at:?} waits");
         assert!(linked == may_wait || !is_settled, "{at:?} does not wait");

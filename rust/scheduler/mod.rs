@@ -31,7 +31,7 @@ use context::Contexts;
 pub use context::Place;
 pub use decisions::Slot;
 use decisions::Waiting;
-use optional::{gangs::Gangs, hints::Hints};
+use optional::{gangs::Gangs, hints::Hints, reservations::Reservations};
 pub use queues::{Bin, Entity, Group, Level};
 use queues::{Groups, RunQueue};
 pub use values::*;
@@ -105,6 +105,7 @@ pub struct Scheduler {
     /// Classes whose successors are to be compared with what waits.
     revise: u8,
     gangs: Gangs,
+    reservations: Reservations,
 }
 
 /// A timer that is due fires this much later: other interrupts are handled in between.
@@ -135,6 +136,7 @@ impl Scheduler {
             dirty_classes: 0,
             revise: 0,
             gangs: Gangs::default(),
+            reservations: Reservations::default(),
         };
         scheduler.queue.set_policy(config.policy, [None; MAX_SLOTS]);
         for (id, config) in slots_in(u8::MAX).zip(config.slots) {
@@ -232,7 +234,7 @@ impl Scheduler {
     /// Returns when something is due for contexts of a class that no slot waits for.
     fn class_due(&self, class: Class) -> Time {
         let throttled = self.queue.next_throttled(class);
-        let hint = self.next_hint(class);
-        throttled.map_or(hint, |(_, at)| hint.min(at))
+        let due = self.next_hint(class).min(self.next_budget(class));
+        throttled.map_or(due, |(_, at)| due.min(at))
     }
 }

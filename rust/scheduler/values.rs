@@ -99,6 +99,8 @@ pub(super) fn classes_in(mask: u8) -> impl Iterator<Item = Class> {
 /// at once, under every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
+    /// A reservation that is in force: it was admitted, so it can go before all others.
+    Reserved,
     /// Latency-critical work.
     Critical,
     /// The rest.
@@ -108,8 +110,9 @@ pub(super) enum Rank {
 
 impl Rank {
     /// All ranks, the first to run first.
-    pub(super) const ALL: [Self; 2] = [Self::Critical, Self::BestEffort];
+    pub(super) const ALL: [Self; 3] = [Self::Reserved, Self::Critical, Self::BestEffort];
 
+    /// Returns the rank of a context that has no reservation in force.
     pub(super) const fn of(params: &Params) -> Self {
         match params.urgency {
             Urgency::LatencyCritical => Self::Critical,

@@ -52,6 +52,8 @@ impl Scheduler {
 
     /// Makes the virtual time that a context has paid for its run `own`; it was `paid`.
     fn pay(&mut self, at: EntityIndex, own: Duration, paid: Duration) {
+        let ns = |span: Duration| i64::try_from(span.as_ns()).unwrap_or(i64::MAX);
+        self.spend_budget(at, ns(own).saturating_sub(ns(paid)));
         match own >= paid {
             true => self.queue.charge(at, own.less(paid)),
             false => self.queue.refund(at, paid.less(own)),

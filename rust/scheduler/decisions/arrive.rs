@@ -39,6 +39,7 @@ impl Scheduler {
         let first = self.first_for(call, id, id.bit().into())?;
         if let Some((at, due)) = self.starving(id) {
             let is_passed = at != first || self.is_ganged(first);
+            let is_passed = is_passed && !self.is_reserved(first);
             if due <= call.now && is_passed && !self.throttle_group_of(call.now, at) {
                 return self.choose_gang(call, id, (at, Why::Boost));
             }
@@ -173,6 +174,7 @@ impl Scheduler {
         let may_stop = run.is_some_and(|run| {
             let is_stopped = run.stop.is_some_and(|stop| stop.at <= call.now);
             let is_boosted = slot.accounts.boosted && call.now < self.slice_end(id);
+            let is_boosted = is_boosted && !self.is_reserved(at);
             !is_stopped && !is_boosted && self.preempts(at, EntityIndex::of(run.ctx))
         });
         let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), slot.protocol.is_leaving());
@@ -194,7 +196,7 @@ impl Scheduler {
     pub(in super::super) fn gives_way(&self, next: &Next, at: EntityIndex) -> bool {
         match next.why {
             Why::Turn => self.preempts(at, next.ctx),
-            Why::Boost => false,
+            Why::Boost => self.is_reserved(at),
             Why::Hint => self.gives_up_kept(next.ctx, at),
         }
     }

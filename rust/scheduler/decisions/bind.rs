@@ -153,6 +153,7 @@ impl Scheduler {
             let context = &self.contexts[leaver];
             let waits = context.on_stop != OnStop::Hold && !context.closing;
             let may_return = self.queue.allowed(leaver) & id.bit() != 0;
+            let may_return = may_return && !self.lacks_budget(leaver);
             waits && may_return && self.queue.outranks(leaver, at)
         })
     }

@@ -15,8 +15,9 @@ fn signed(span: Duration) -> i64 {
 impl Scheduler {
     /// Takes what a run may use from its capped groups, at most `want`. `None`: it has none.
     pub(super) fn grant(&mut self, now: Time, at: EntityIndex, want: Duration) -> Option<Duration> {
-        if !self.groups.has_caps() {
-            return None;
+        let budget = self.grant_budget(now, at);
+        if budget.is_some() || !self.groups.has_caps() {
+            return budget;
         }
         let mut least = None;
         let mut next = self.queue.group_of(at);
@@ -47,11 +48,12 @@ impl Scheduler {
 
     /// Deducts time from what is left of the caps of a context's groups.
     pub(in super::super) fn spend(&mut self, now: Time, at: EntityIndex, span: Duration) {
+        self.spend_budget(at, signed(span));
         self.spend_signed(now, at, signed(span));
     }
 
     fn spend_signed(&mut self, now: Time, at: EntityIndex, time: i64) {
-        if !self.groups.has_caps() {
+        if !self.groups.has_caps() || self.is_reserved(at) {
             return;
         }
         let (class, slice) = (self.contexts[at].class, self.contexts[at].params.timeslice);
@@ -80,8 +82,8 @@ impl Scheduler {
     /// Throttles, in the class of a context that would be next, its group whose cap is used up.
     /// Returns whether there is one.
     pub(in super::super) fn throttle_group_of(&mut self, now: Time, at: EntityIndex) -> bool {
-        if !self.groups.has_caps() {
-            return false;
+        if !self.groups.has_caps() || self.is_reserved(at) {
+            return self.deplete(now, at);
         }
         let (class, slice) = (self.contexts[at].class, self.contexts[at].params.timeslice);
         let mut next = self.queue.group_of(at);
@@ -95,8 +97,11 @@ impl Scheduler {
         false
     }
 
-    /// Returns whether a cap of a context's groups is used up.
+    /// Returns whether the budget of a context, or a cap of its groups, is used up.
     pub(in super::super) fn is_spent(&mut self, now: Time, at: EntityIndex) -> bool {
+        if self.is_reserved(at) {
+            return self.renew_budget(now, at, false).is_some();
+        }
         let mut next = self.queue.group_of(at);
         while let Some(group) = next {
             if self.groups.refill(now, group) && self.groups.is_spent(group) {
@@ -160,6 +165,7 @@ impl Scheduler {
         let Some(id) = self.slot_with(at) else {
             return;
         };
+        self.queue.running(id, at);
         let want = self.slice(id, at, false);
         let granted = self.grant(now, at, want);
         let slot = &mut self.slots[id.index()];

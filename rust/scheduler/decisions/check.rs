@@ -170,7 +170,9 @@ impl Scheduler {
         }
         let started = self.slot(id).protocol.run()?.started;
         let stop_at = match self.preempted_by(at, next) {
-            _ if why == Why::Boost || (boosted && now < end) => end,
+            Preempt::Never if self.is_reserved(at) => return None,
+            _ if why == Why::Boost => end,
+            _ if boosted && now < end && !self.is_reserved(next) => end,
             Preempt::Now => now,
             Preempt::AtSliceEnd => end,
             Preempt::AtVruntime => end.max((then + lag).min(started + Params::TIMESLICE_MAX)),

@@ -3,7 +3,7 @@
 //! Runs end: the successor starts first, and then it is decided what becomes of the leaver.
 
 use super::super::card::{Call, Card, Notice};
-use super::super::context::{OnStop, State};
+use super::super::context::{Context, OnStop, State};
 use super::super::slot::{After, Change, Outcome, Over};
 use super::super::values::{EntityIndex, Failure, PauseCause, RunRecord, SlotId, Time, Wake};
 use super::super::Scheduler;
@@ -319,6 +319,8 @@ impl Scheduler {
         let name = self.contexts.id(at);
         self.leave_gang(call, at);
         self.queue.part(&mut self.groups, at);
+        let Context { class, params, .. } = self.contexts[at];
+        self.note_admitted(class, Some(&params), None);
         self.contexts.remove(at);
         call.card.notify(name, Notice::Released);
     }

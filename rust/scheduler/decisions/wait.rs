@@ -62,8 +62,9 @@ impl Scheduler {
     /// Returns its turn; `None`: it is in no queue.
     pub(in super::super) fn detach(&mut self, at: EntityIndex) -> Option<u64> {
         let turn = self.queue.is_linked(at).then(|| self.queue.turn(at));
-        if turn.is_some() {
-            self.queue.dequeue(at);
+        match turn {
+            Some(_) => self.queue.dequeue(at),
+            None => self.forget_budget(at),
         }
         turn
     }
@@ -80,8 +81,8 @@ impl Scheduler {
         self.note_wait(at);
     }
 
-    fn may_link(&self, at: EntityIndex) -> bool {
-        self.slots_of(at) != 0 && !self.is_gathering(at)
+    fn may_link(&mut self, at: EntityIndex) -> bool {
+        self.slots_of(at) != 0 && !self.is_gathering(at) && !self.await_budget(at)
     }
 
     pub(in super::super) fn unlink(&mut self, at: EntityIndex) {
@@ -89,6 +90,8 @@ impl Scheduler {
             self.queue.dequeue(at);
             self.unlist(at);
             self.note_wait(at);
+        } else {
+            self.forget_budget(at);
         }
     }
 

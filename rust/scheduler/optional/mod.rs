@@ -8,3 +8,8 @@
 pub(super) mod gangs;
 #[cfg_attr(not(any(MODULE, feature = "hints")), path = "without/hints.rs")]
 pub(super) mod hints;
+#[cfg_attr(
+    not(any(MODULE, feature = "reservations")),
+    path = "without/reservations.rs"
+)]
+pub(super) mod reservations;

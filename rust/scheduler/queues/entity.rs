@@ -32,6 +32,8 @@ pub struct Entity {
     pub(super) vruntime: u64,
     /// The virtual time of one of its turns: a context's slice; of a group the largest of late.
     pub(super) step: u64,
+    /// The deadline of a reservation that is in force.
+    pub(super) deadline: u64,
     pub(super) priority: u8,
     pub(super) rank: Rank,
 }
@@ -53,6 +55,7 @@ impl Default for Entity {
             weight: 0,
             vruntime: 0,
             step: 0,
+            deadline: 0,
             priority: 0,
             rank: Rank::BestEffort,
         }

@@ -16,7 +16,7 @@ mod store;
 mod tree;
 
 use super::values::{
-    Class, Duration, EntityIndex, GroupIndex, Params, PolicyKind, Rank, SlotId, MAX_SLOTS,
+    Class, Duration, EntityIndex, GroupIndex, Params, PolicyKind, Rank, SlotId, Time, MAX_SLOTS,
 };
 use crate::array::Array;
 use entity::{Entities, TOPS};
@@ -102,20 +102,13 @@ impl RunQueue {
     /// Puts another policy into force for decisions from now on; `curr`: the contexts on slots.
     /// Contexts that wait are moved by [`RunQueue::renew_level`] and by enqueuing them again.
     pub(super) fn set_policy(&mut self, kind: PolicyKind, curr: [Option<EntityIndex>; MAX_SLOTS]) {
-        if let Some(policy) = Active::of(kind) {
-            (self.policy, self.kind) = (policy, kind);
-        }
+        (self.policy, self.kind) = (Active::of(kind), kind);
         self.store.curr = [None; MAX_SLOTS];
         for (slot, ctx) in super::values::slots_in(u8::MAX).zip(curr) {
             if let Some(ctx) = ctx {
-                self.policy.running(&mut self.store, slot, ctx);
+                self.running(slot, ctx);
             }
         }
-    }
-
-    /// Returns whether there is a policy of a kind.
-    pub(super) fn has_policy(kind: PolicyKind) -> bool {
-        Active::of(kind).is_some()
     }
 }
 
@@ -127,6 +120,10 @@ impl RunQueue {
         let entity = &mut self.store.entities[ctx];
         (entity.weight, entity.priority) = (weight.into(), params.priority);
         entity.node.set_allowed(allowed);
+        entity.rank = match self.kind {
+            PolicyKind::Deadline if params.budget != Duration::ZERO => Rank::Reserved,
+            _ => Rank::of(params),
+        };
         let slice = self.policy.slice(params).as_ns();
         self.store.entities[ctx].step = self.store.virtual_of(ctx, slice);
     }
@@ -141,6 +138,29 @@ impl RunQueue {
     #[inline]
     pub(super) fn rank(&self, ctx: EntityIndex) -> Rank {
         self.store.entities[ctx].rank
+    }
+
+    /// Returns whether a context has a reservation in force: then it competes by its deadline, and
+    /// not through its group, of which it is a member all the same.
+    #[inline]
+    fn is_reserved(&self, ctx: EntityIndex) -> bool {
+        self.rank(ctx) == Rank::Reserved
+    }
+
+    /// Sets the deadline of a context that is in no queue. Returns whether that is another one.
+    #[allow(dead_code, reason = "only reservations need it")]
+    pub(super) fn set_deadline(&mut self, ctx: EntityIndex, at: Time) -> bool {
+        let deadline = &mut self.store.entities[ctx].deadline;
+        core::mem::replace(deadline, at.as_ns()) != at.as_ns()
+    }
+
+    /// Returns what a context that waits is ordered by in its rank; the lower key goes first.
+    #[inline]
+    fn key(&self, entity: &Entity) -> u64 {
+        match entity.rank {
+            Rank::Reserved => entity.deadline,
+            Rank::Critical | Rank::BestEffort => self.policy.key(entity),
+        }
     }
 
     /// Returns the slice of a context under the policy.
@@ -160,7 +180,9 @@ impl RunQueue {
 impl RunQueue {
     /// Notes that a context begins to want a slot. The runs of its class were charged until now.
     pub(super) fn wake(&mut self, ctx: EntityIndex) {
-        self.policy.enqueue(&mut self.store, ctx, true);
+        if !self.is_reserved(ctx) {
+            self.policy.enqueue(&mut self.store, ctx, true);
+        }
         self.count_active(ctx, |active| active + 1);
     }
 
@@ -170,7 +192,8 @@ impl RunQueue {
     }
 
     fn count_active(&mut self, ctx: EntityIndex, change: impl Fn(u32) -> u32) {
-        let mut next = Some(ctx);
+        // Groups do not compete for their reservations.
+        let mut next = Some(ctx).filter(|&ctx| !self.is_reserved(ctx));
         while let Some(at) = next {
             let level = &mut self.store.levels[self.store.entities[at].home as usize];
             level.nr_active = change(level.nr_active);
@@ -180,14 +203,14 @@ impl RunQueue {
 
     /// Charges a context and its groups for time on a slot.
     pub(super) fn charge(&mut self, ctx: EntityIndex, span: Duration) {
-        if self.policy.is_fair() {
+        if self.competes_by_group(ctx) {
             self.store.charge(ctx, span.as_ns(), false);
         }
     }
 
     /// Gives back time that a context and its groups were charged for, at the same weights.
     pub(super) fn refund(&mut self, ctx: EntityIndex, span: Duration) {
-        if self.policy.is_fair() {
+        if self.competes_by_group(ctx) {
             self.store.charge(ctx, span.as_ns(), true);
         }
     }
@@ -195,12 +218,17 @@ impl RunQueue {
     /// Notes that a context runs on a slot.
     #[inline]
     pub(super) fn running(&mut self, slot: SlotId, ctx: EntityIndex) {
-        self.policy.running(&mut self.store, slot, ctx);
+        match self.is_reserved(ctx) {
+            true => self.store.curr[slot.index()] = None,
+            false => self.policy.running(&mut self.store, slot, ctx),
+        }
     }
 
     /// Notes that a context has left a slot after a turn of `turn`. The run was charged.
     pub(super) fn stopped(&mut self, slot: SlotId, ctx: EntityIndex, turn: Duration) {
-        self.policy.stopped(&mut self.store, slot, ctx, turn);
+        if !self.is_reserved(ctx) {
+            self.policy.stopped(&mut self.store, slot, ctx, turn);
+        }
     }
 
     /// Returns when `runs` is preempted by `waits`.
@@ -209,6 +237,12 @@ impl RunQueue {
         let [runs, waits] = [runs, waits].map(|at| &self.store.entities[at]);
         match waits.rank.cmp(&runs.rank) {
             core::cmp::Ordering::Less => Preempt::Now,
+            core::cmp::Ordering::Equal if runs.rank == Rank::Reserved => {
+                match waits.deadline < runs.deadline {
+                    true => Preempt::Now,
+                    false => Preempt::Never,
+                }
+            }
             core::cmp::Ordering::Equal => self.policy.preempt(runs, waits),
             core::cmp::Ordering::Greater => Preempt::Never,
         }
@@ -223,17 +257,17 @@ impl RunQueue {
     /// Returns what the order of contexts compares: that which goes last has the largest.
     pub(super) fn place(&self, ctx: EntityIndex) -> (Rank, u64) {
         let mut top = ctx;
-        while let Some(own) = self.store.own(top).filter(|_| self.policy.is_fair()) {
+        while let Some(own) = self.store.own(top).filter(|_| self.competes_by_group(ctx)) {
             top = own;
         }
-        let key = self.policy.key(&self.store.entities[top]);
+        let key = self.key(&self.store.entities[top]);
         (self.rank(ctx), key)
     }
 
     /// Returns how long `runs`, which was charged until now, may run until its entity is even with
     /// that of `waits`; zero where virtual times do not count. How far it may be behind is limited.
     pub(super) fn lag(&mut self, runs: EntityIndex, waits: EntityIndex) -> Duration {
-        if self.rank(runs) != self.rank(waits) {
+        if self.rank(runs) != self.rank(waits) || self.is_reserved(runs) {
             return Duration::ZERO;
         }
         match self.policy {
@@ -248,9 +282,15 @@ impl RunQueue {
         self.policy.is_fair()
     }
 
+    /// Returns whether a context competes through its group, in virtual time.
+    #[inline]
+    fn competes_by_group(&self, ctx: EntityIndex) -> bool {
+        self.policy.is_fair() && !self.is_reserved(ctx)
+    }
+
     /// Lets `next` go before `yields`, which is in no queue.
     pub(super) fn yield_to(&mut self, yields: EntityIndex, next: EntityIndex) {
-        if !self.policy.is_fair() || self.rank(yields) != self.rank(next) {
+        if !self.competes_by_group(yields) || self.rank(yields) != self.rank(next) {
             return;
         }
         let (own, other) = self.store.siblings(yields, next);

@@ -22,8 +22,10 @@ impl RunQueue {
     /// Enqueues a context at the turn that it had, or behind its equals.
     pub(in super::super) fn enqueue(&mut self, ctx: EntityIndex, turn: Option<u64>) {
         let turn = turn.unwrap_or_else(|| self.next_turn());
-        self.policy.enqueue(&mut self.store, ctx, false);
-        let key = self.policy.key(&self.store.entities[ctx]);
+        if !self.is_reserved(ctx) {
+            self.policy.enqueue(&mut self.store, ctx, false);
+        }
+        let key = self.key(&self.store.entities[ctx]);
         let level = self.level_for(ctx);
         self.store.entities[ctx].level = level as u32;
         let tree = &mut self.store.levels[level].tree;
@@ -35,7 +37,7 @@ impl RunQueue {
     fn level_for(&self, ctx: EntityIndex) -> usize {
         let entity = &self.store.entities[ctx];
         let home = entity.home as usize;
-        if self.policy.is_fair() || self.is_throttled(ctx) {
+        if self.competes_by_group(ctx) || self.is_throttled(ctx) {
             return home;
         }
         let class = self.store.levels[home].class();
@@ -281,8 +283,12 @@ impl RunQueue {
         self.throttled_group(ctx).is_some()
     }
 
-    /// Returns the first group of the context that is throttled in its class.
+    /// Returns the first group of the context that is throttled in its class. Caps do not hold for
+    /// reservations.
     pub(in super::super) fn throttled_group(&self, ctx: EntityIndex) -> Option<GroupIndex> {
+        if self.is_reserved(ctx) {
+            return None;
+        }
         let mut level = &self.store.levels[self.store.entities[ctx].home as usize];
         while let Some(own) = level.own {
             if level.throttled {

@@ -24,7 +24,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Refusal::Gone`], [`Refusal::Range`] (a parameter), [`Refusal::NoSlot`] (no slot of the
-    /// class in the mask is in use), [`Refusal::NoSpace`] (the storage is full).
+    /// class in the mask is in use), [`Refusal::Admission`], [`Refusal::NoSpace`] (the storage is full).
     pub fn add(&mut self, now: Time, config: ContextConfig) -> Result<ContextId, Refusal> {
         self.check_present()?;
         config.params.check()?;
@@ -33,6 +33,7 @@ impl Scheduler {
         if self.classes[class.at()].usable & params.mask == 0 {
             return Err(Refusal::NoSlot);
         }
+        self.admit(class, None, &params)?;
         let at = self.contexts.next_free().ok_or(Refusal::NoSpace)?;
         let group = self.group_at(now, config.group).ok_or(Refusal::NoSpace)?;
         let ceiling = self.groups.priority_ceiling(Some(group));
@@ -47,6 +48,7 @@ impl Scheduler {
             self.contexts.remove(at);
             return Err(Refusal::NoSpace);
         }
+        self.note_admitted(class, None, Some(&params));
         self.apply(at);
         Ok(self.contexts.id(at))
     }
@@ -104,7 +106,7 @@ impl Scheduler {
     }
 
     /// Makes the entity of a context agree with its parameters and settings.
-    fn apply(&mut self, at: EntityIndex) {
+    pub(in super::super) fn apply(&mut self, at: EntityIndex) {
         let allowed = self.allowed(at);
         let params = self.contexts[at].params;
         let both = (u16::from(allowed) << u8::BITS) | u16::from(allowed);
@@ -224,7 +226,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`Refusal::NoContext`], [`Refusal::Gone`], [`Refusal::Range`], [`Refusal::Ceiling`],
-    /// [`Refusal::NoSlot`], [`Refusal::NoSpace`]; nothing was changed.
+    /// [`Refusal::NoSlot`], [`Refusal::Admission`], [`Refusal::NoSpace`]; nothing was changed.
     pub fn set_params<C: Card>(
         &mut self,
         card: &mut C,
@@ -243,6 +245,7 @@ impl Scheduler {
         if params.mask != old.mask && usable & params.mask == 0 {
             return Err(Refusal::NoSlot);
         }
+        self.admit(self.contexts[at].class, Some(&old), &params)?;
         let call = &mut Call::new(card, now);
         self.replace_params(call, at, params);
         if !params.cooperative {
@@ -271,12 +274,19 @@ impl Scheduler {
         let now = call.now;
         self.change(call, at, |scheduler| {
             let old = core::mem::replace(&mut scheduler.contexts[at].params, params);
-            let (cap, urgency) = (params.cap, params.urgency);
-            if (cap, urgency) == (old.cap, old.urgency) {
+            let class = scheduler.contexts[at].class;
+            scheduler.note_admitted(class, Some(&old), Some(&params));
+            let reservation = |of: &Params| (of.budget, of.deadline, of.period);
+            let moves = (params.cap, params.urgency) != (old.cap, old.urgency);
+            if !moves && reservation(&params) == reservation(&old) {
                 return;
             }
             scheduler.settle_grant(now, at);
-            scheduler.regroup_for_params(now, at, &old);
+            if moves {
+                scheduler.regroup_for_params(now, at, &old);
+            }
+            scheduler.apply(at);
+            scheduler.renew_budget(now, at, true);
             scheduler.renew_grant(now, at);
         });
     }
@@ -323,6 +333,7 @@ impl Scheduler {
             if has_moved && is_capped(&params) {
                 scheduler.make_own_group(now, at, group);
             }
+            scheduler.apply(at);
             scheduler.renew_grant(now, at);
         });
     }

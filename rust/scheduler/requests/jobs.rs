@@ -172,6 +172,7 @@ impl Scheduler {
             self.charge_class(now, self.contexts[at].class);
         }
         self.queue.wake(at);
+        self.renew_budget(now, at, true);
     }
 
     /// There is work in the context's queue again: a job that is off its slot because the queue was

@@ -84,6 +84,7 @@ impl Scheduler {
         if class == Class::of(id) && self.class_due(class) <= now {
             self.unthrottle_due(now, class);
             self.hint_timer(call, class);
+            self.budget_timer(call, class);
         }
         self.slot_timer(call, id);
         self.finish(call);

@@ -3,7 +3,6 @@
 //! Settings of a card: the policy, the starvation boost, the boundary wait.
 
 use super::super::card::{Call, Card};
-use super::super::queues::RunQueue;
 use super::super::values::{Duration, EntityIndex, PolicyKind, Refusal, Time};
 use super::super::{Scheduler, Sweep};
 
@@ -30,7 +29,7 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Gone`]; [`Refusal::Range`] (there is no such policy).
+    /// [`Refusal::Gone`].
     pub fn set_policy(&mut self, now: Time, policy: PolicyKind) -> Result<(), Refusal> {
         self.check_present()?;
         if policy == self.queue.policy() {
@@ -42,9 +41,6 @@ impl Scheduler {
             curr[id.index()] = run.map(|run| EntityIndex::of(run.ctx));
         }
         // Charged at the old policy.
-        if !RunQueue::has_policy(policy) {
-            return Err(Refusal::Range);
-        }
         self.charge_all(now);
         self.queue.set_policy(policy, curr);
         self.sweep = Sweep::Levels(0);

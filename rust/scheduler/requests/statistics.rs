@@ -68,7 +68,7 @@ impl Scheduler {
             state,
             slot: context.slot.filter(|_| state == JobState::Running),
             saved: context.saved,
-            throttled: context.state == State::Queued && self.queue.is_throttled(at),
+            throttled: context.state == State::Queued && self.throttled_by(at).is_some(),
             enabled: context.enabled,
             has_hold: self.has_hold(at),
             no_slot: self.lacks_slots(at),
@@ -124,8 +124,11 @@ impl Scheduler {
         })
     }
 
-    /// Returns the cap that keeps the job of a context off slots.
+    /// Returns the cap or budget that keeps the job of a context off slots.
     fn throttled_by(&self, at: EntityIndex) -> Option<WaitReason> {
+        if let Some(reason) = self.awaits_budget(at) {
+            return Some(reason);
+        }
         let group = self.queue.throttled_group(at)?;
         Some(match self.groups.is_own(group) {
             true => WaitReason::Cap,

@@ -88,9 +88,11 @@ impl Scheduler {
             self.charge(now, slot);
         }
         // A hint does not depend on the policy.
+        let awaits = self.awaits_budget(at).is_some();
         let turn = self.detach(at);
         self.queue.reset_vruntime(at);
-        if turn.is_some() {
+        self.renew_rank(now, at);
+        if turn.is_some() || awaits {
             self.reattach(at, turn);
         }
     }

@@ -61,14 +61,13 @@ impl Default for Active {
 }
 
 impl Active {
-    /// Returns the policy of a kind; `None`: there is no such policy.
-    pub(super) const fn of(kind: PolicyKind) -> Option<Self> {
-        Some(match kind {
-            PolicyKind::Fair => Self::Fair(Fair),
+    /// Returns the policy of a kind. Under `deadline`, it orders what has no reservation.
+    pub(super) const fn of(kind: PolicyKind) -> Self {
+        match kind {
+            PolicyKind::Fair | PolicyKind::Deadline => Self::Fair(Fair),
             PolicyKind::Priority => Self::Priority(Priority::new(true)),
             PolicyKind::RoundRobin => Self::Priority(Priority::new(false)),
-            PolicyKind::Deadline => return None,
-        })
+        }
     }
 
     /// Returns whether contexts compete through their groups, in virtual time.
