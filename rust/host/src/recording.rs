@@ -181,7 +181,8 @@ impl Scheduler {
 
     /// Handles the record of the run on a slot with a relay.
     pub fn take_record(&mut self, now: Time, slot: SlotId, record: &RunRecord, out: Out<'_>) {
-        self.0.record(&mut Recorder(out, &mut self.1), now, slot, record);
+        self.0
+            .record(&mut Recorder(out, &mut self.1), now, slot, record);
     }
 
     /// Does the next part of the work that concerns every context.
@@ -205,7 +206,8 @@ impl Scheduler {
         params: Params,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_params(&mut Recorder(out, &mut self.1), now, id, params)
+        self.0
+            .set_params(&mut Recorder(out, &mut self.1), now, id, params)
     }
 
     /// Disables or enables a context.
@@ -216,7 +218,8 @@ impl Scheduler {
         enabled: bool,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_enabled(&mut Recorder(out, &mut self.1), now, id, enabled)
+        self.0
+            .set_enabled(&mut Recorder(out, &mut self.1), now, id, enabled)
     }
 
     /// Selects another policy.
@@ -226,7 +229,8 @@ impl Scheduler {
 
     /// Sets the starvation boost interval.
     pub fn set_boost(&mut self, now: Time, boost: Duration, out: Out<'_>) -> Result<(), Refusal> {
-        self.0.set_boost(&mut Recorder(out, &mut self.1), now, boost)
+        self.0
+            .set_boost(&mut Recorder(out, &mut self.1), now, boost)
     }
 
     /// Sets how long urgent work waits for a boundary.
@@ -249,7 +253,8 @@ impl Scheduler {
 
     /// Ends the registration of a group.
     pub fn remove_group(&mut self, now: Time, key: GroupKey, out: Out<'_>) -> Result<(), Refusal> {
-        self.0.remove_group(&mut Recorder(out, &mut self.1), now, key)
+        self.0
+            .remove_group(&mut Recorder(out, &mut self.1), now, key)
     }
 
     /// Moves contexts to the groups given with them.
@@ -259,7 +264,8 @@ impl Scheduler {
         contexts: impl Iterator<Item = (ContextId, impl Into<GroupPath>)>,
         out: Out<'_>,
     ) {
-        self.0.regroup(&mut Recorder(out, &mut self.1), now, contexts);
+        self.0
+            .regroup(&mut Recorder(out, &mut self.1), now, contexts);
     }
 }
 
@@ -267,7 +273,8 @@ impl Scheduler {
 impl Scheduler {
     /// Notes the cost of loading registers.
     pub fn note_load(&mut self, now: Time, slot: SlotId, cost: LoadCost, out: Out<'_>) {
-        self.0.note_load(&mut Recorder(out, &mut self.1), now, slot, cost);
+        self.0
+            .note_load(&mut Recorder(out, &mut self.1), now, slot, cost);
     }
 
     /// Notes when the last START was written.
@@ -297,7 +304,8 @@ impl Scheduler {
 
     /// Notes that the card was set up again.
     pub fn renew(&mut self, slot: SlotId, status: Status, out: Out<'_>) {
-        self.0.renew(&mut Recorder(out, &mut self.1), Time::ZERO, slot, status);
+        self.0
+            .renew(&mut Recorder(out, &mut self.1), Time::ZERO, slot, status);
     }
 
     /// Lets jobs run again.
@@ -325,12 +333,14 @@ impl Scheduler {
         with: Option<ContextId>,
         out: Out<'_>,
     ) -> Result<(), Refusal> {
-        self.0.set_gang(&mut Recorder(out, &mut self.1), now, id, with)
+        self.0
+            .set_gang(&mut Recorder(out, &mut self.1), now, id, with)
     }
 
     /// Removes a context from its gang if the gang has a member of another group.
     pub fn leave_foreign_gang(&mut self, now: Time, id: ContextId, out: Out<'_>) {
-        self.0.leave_foreign_gang(&mut Recorder(out, &mut self.1), now, id);
+        self.0
+            .leave_foreign_gang(&mut Recorder(out, &mut self.1), now, id);
     }
 }
 

@@ -414,7 +414,9 @@ impl World {
         let id = self.id(i);
         let comes = (0..self.slots.len()).any(|slot| {
             let vacant = self.machine.slot_state(slot_id(slot)) == Some(SlotState::Vacant);
-            let timely = self.slots[slot].timer.is_some_and(|at| at <= self.now + AHEAD);
+            let timely = self.slots[slot]
+                .timer
+                .is_some_and(|at| at <= self.now + AHEAD);
             vacant && timely && self.machine.claimed_for(slot_id(slot)) == id
         });
         self.must(comes, Rule::StartTogether, || {
