@@ -45,11 +45,11 @@ use loom::thread::JoinHandle;
 use notifier::{Notice, Notifier};
 use prelude::*;
 use presence::Presence;
-use sched::Time;
+use scheduler::Time;
 use sync::Arc;
 
 /// The part of the rest of the module that the types use.
-mod sched {
+mod scheduler {
     #[derive(Clone, Copy)]
     pub(crate) struct Time(pub(crate) u64);
 
