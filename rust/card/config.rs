@@ -20,18 +20,16 @@ use pin_init::init_array_from_fn;
 /// Groups whose last context was closed are remembered while there is room: at least this many.
 const GROUPS_REMEMBERED: usize = 64;
 
-/// Returns the state of a card without contexts.
+/// Returns the state of a card without contexts. Not inlined: the scheduler is on the stack for a
+/// moment.
+#[inline(never)]
 pub(super) fn new_state(
     config: &CardConfig,
     limits: &Limits,
     relay: Option<KBox<Relay>>,
 ) -> Result<KBox<State>> {
     let contexts = table(limits.contexts)?;
-    State::new(
-        Scheduler::new(config, storage(config, limits)?),
-        contexts,
-        relay,
-    )
+    State::new(config, storage(config, limits)?, contexts, relay)
 }
 
 /// Returns storage for the scheduler.

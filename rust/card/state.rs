@@ -9,7 +9,7 @@ use crate::{
     measure::SlotHistograms,
     regs::MAX_SLOTS,
     relay::Relay,
-    scheduler::{ContextId, GroupKey, Scheduler, SlotId, SlotState, Time},
+    scheduler::{CardConfig, ContextId, GroupKey, Scheduler, SlotId, SlotState, Storage, Time},
 };
 use kernel::prelude::*;
 use pin_init::{init_array_from_fn, init_zeroed};
@@ -162,13 +162,14 @@ impl core::ops::IndexMut<SlotId> for Slots {
 impl State {
     /// Returns the state of a card without contexts.
     pub(super) fn new(
-        scheduler: Scheduler,
+        config: &CardConfig,
+        storage: Storage,
         contexts: KVVec<Option<ContextRef>>,
         relay: Option<KBox<Relay>>,
     ) -> Result<KBox<Self>> {
         let slots = Slots::new()?;
         let state = init!(Self {
-            scheduler,
+            scheduler: Scheduler::new(config, storage),
             contexts,
             slots,
             relay,
