@@ -42,7 +42,7 @@ pub(super) struct MeasuredLoad {
     total: Duration,
 }
 
-/// What is left of a load.
+/// The state of a load after one of its parts.
 pub(super) enum Loaded {
     /// More registers are to be written, in another section.
     Part,

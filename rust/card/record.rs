@@ -149,14 +149,14 @@ impl Card {
         } else {
             trace::request(|| (self.context_in(state, ctx), request as u32));
         }
-        let is_kept = state.scheduler.is_kept(ctx);
-        let is_last = state.scheduler.is_kept_by_one(ctx);
         match request {
             Request::Resume => {
+                let is_kept = state.scheduler.is_kept(ctx);
                 let is_off = |state| matches!(state, JobState::Held | JobState::Empty) && !is_kept;
                 self.note_arrival(state, ctx, Arrival::Resume, is_off);
             }
             Request::HoldEnd => {
+                let is_last = state.scheduler.is_kept_by_one(ctx);
                 let is_released = |state| state == JobState::Held && is_last;
                 self.note_arrival(state, ctx, Arrival::Resume, is_released);
             }

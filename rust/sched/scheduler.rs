@@ -13,7 +13,7 @@ use super::{
     SlotState, SlotStats, Stats, Time, MAX_SLOTS,
 };
 
-/// What the caller knows of a card, and its first settings, which are in range.
+/// A card as its caller knows it, and its first settings, which are in range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardConfig {
     /// The slots, by number. Slots that the card does not have are `None`.
@@ -31,8 +31,8 @@ impl Default for CardConfig {
         Self {
             slots: [None; MAX_SLOTS],
             policy: PolicyKind::default(),
-            boost: Duration::from_ms(1_000),
-            boundary_wait: Duration::from_ms(1),
+            boost: Scheduler::BOOST_DEFAULT,
+            boundary_wait: Scheduler::BOUNDARY_WAIT_DEFAULT,
         }
     }
 }

@@ -79,6 +79,11 @@ impl Class {
     }
 }
 
+/// Returns a span of time in ns, for what may become a debt.
+pub(super) fn signed(span: Duration) -> i64 {
+    i64::try_from(span.as_ns()).unwrap_or(i64::MAX)
+}
+
 /// Iterates over the slots whose bit is set in `mask`, lowest first.
 pub(super) fn slots_in(mask: u8) -> impl Iterator<Item = SlotId> {
     let mut left = mask;

@@ -9,7 +9,7 @@
 //! first.
 
 use super::super::slot::Over;
-use super::super::values::{Class, Duration, EntityIndex, Params, SlotId, Time};
+use super::super::values::{signed, Class, Duration, EntityIndex, Params, SlotId, Time};
 use super::super::Scheduler;
 use super::Accounts;
 
@@ -52,8 +52,7 @@ impl Scheduler {
 
     /// Makes the virtual time that a context has paid for its run `own`; it was `paid`.
     fn pay(&mut self, at: EntityIndex, own: Duration, paid: Duration) {
-        let ns = |span: Duration| i64::try_from(span.as_ns()).unwrap_or(i64::MAX);
-        self.spend_budget(at, ns(own).saturating_sub(ns(paid)));
+        self.spend_budget(at, signed(own).saturating_sub(signed(paid)));
         match own >= paid {
             true => self.queue.charge(at, own.less(paid)),
             false => self.queue.refund(at, paid.less(own)),

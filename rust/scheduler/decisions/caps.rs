@@ -5,12 +5,8 @@
 //! class learns that the bucket is empty when one of its slots asks for it, and then the group leaves
 //! the run queue of the class with all its contexts, until the bucket is refilled.
 
-use super::super::values::{Class, Duration, EntityIndex, GroupIndex, Params, Time};
+use super::super::values::{signed, Class, Duration, EntityIndex, GroupIndex, Params, Time};
 use super::super::Scheduler;
-
-fn signed(span: Duration) -> i64 {
-    i64::try_from(span.as_ns()).unwrap_or(i64::MAX)
-}
 
 impl Scheduler {
     /// Takes what a run may use from its capped groups, at most `want`. `None`: it has none.

@@ -23,7 +23,7 @@
 use super::super::card::{Call, Card};
 use super::super::queues::Tree;
 use super::super::values::{
-    Class, Duration, EntityIndex, Params, Rank, Refusal, Time, WaitReason, MAX_SLOTS,
+    signed, Class, Duration, EntityIndex, Params, Rank, Refusal, Time, WaitReason, MAX_SLOTS,
 };
 use super::super::Scheduler;
 
@@ -39,7 +39,7 @@ pub(in super::super) struct Reservations {
     densities: [u64; MAX_SLOTS],
 }
 
-/// What is left of the budget of a context.
+/// The rest of the budget of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Budget {
     /// Nanoseconds on a slot; negative: a debt.
@@ -59,10 +59,6 @@ impl Default for Budget {
             is_awaited: false,
         }
     }
-}
-
-fn signed(span: Duration) -> i64 {
-    i64::try_from(span.as_ns()).unwrap_or(i64::MAX)
 }
 
 fn density(params: &Params) -> u64 {

@@ -7,7 +7,7 @@
 //! bucket needs no sum over runs. Time beyond a grant, above all for a save, makes a debt, which
 //! later refills pay: a cap is exact in the long run.
 
-use crate::scheduler::values::{Duration, Params, Time};
+use crate::scheduler::values::{signed, Duration, Params, Time};
 
 /// How long unused time of a cap is kept.
 const WINDOW: Duration = Duration::from_ms(100);
@@ -18,10 +18,6 @@ pub(super) struct Bucket {
     /// Nanoseconds on a slot; negative: a debt.
     left: i64,
     refilled_at: Time,
-}
-
-fn signed(span: Duration) -> i64 {
-    i64::try_from(span.as_ns()).unwrap_or(i64::MAX)
 }
 
 /// `cap` is the cap of the group in percent of a slot, not zero.
