@@ -223,7 +223,7 @@ FM_TEST(hold, context_may_be_closed)
 	close(hold);
 	EXPECT_EQ(FERMATA_STATE_HELD, fm_state(next.fd));
 	close(of_next);
-	card_until_runs(next.slot, next.token);
+	fm_until_state(next.fd, FERMATA_STATE_RUNNING);
 	fm_end_endless(&next);
 	fm_ctx_close(&next);
 	/* Neither has one that is left when the card goes. */
