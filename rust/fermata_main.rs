@@ -53,18 +53,7 @@ mod relay;
 #[expect(
     unreachable_pub,
     dead_code,
-    unused_imports,
     reason = "rust/host compiles these files, too, and uses all of their interface"
-)]
-mod sched;
-#[cfg_attr(not(fermata_successor), path = "present.rs")]
-#[cfg_attr(
-    fermata_successor,
-    expect(
-        unreachable_pub,
-        dead_code,
-        reason = "rust/host compiles these files, too, and uses all of their interface"
-    )
 )]
 mod scheduler;
 mod shim;

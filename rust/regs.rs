@@ -182,8 +182,6 @@ register! {
         33:33 vacant => bool;
         /// The next context begins with START_RESUME.
         34:34 resume => bool;
-        /// If the run is saved, its context resumes after the next one.
-        35:35 back => bool;
         /// The run stops at its next boundary.
         36:36 boundary => bool;
         /// The run is not saved.
@@ -274,7 +272,6 @@ impl ORDER {
             .with_next(Bounded::<u64, 17>::from_expr(next & 0x1_ffff))
             .with_vacant(order.stop == Stop::Vacant)
             .with_resume(order.next.is_some_and(|next| next.resume))
-            .with_back(order.next.is_some_and(|next| next.back))
             .with_boundary(boundary)
             .with_drop(order.stop == Stop::Dropped)
             .with_at(Bounded::<u64, 24>::from_expr(at & Self::NEVER))

@@ -235,7 +235,6 @@ impl Relay {
                 },
                 // CAST: the low half, which is 0 if no context follows.
                 next: (next as u32).checked_sub(1).map(|index| index as usize),
-                back: last >> 42 & 1 != 0,
             },
             times: RunTimes {
                 began,

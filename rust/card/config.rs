@@ -39,30 +39,7 @@ fn storage(config: &CardConfig, limits: &Limits) -> Result<Storage> {
         // CAST: below MAX_SLOTS.
         slot.is_some_and(|slot| slot.class == *id as u8)
     });
-    storage_for(contexts, classes.count())
-}
-
-#[cfg(not(fermata_successor))]
-fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
-    use crate::scheduler::{EntityStorage, RunQueue};
-    let groups = Scheduler::group_places(contexts, classes, GROUPS_REMEMBERED);
-    let entities = EntityStorage {
-        entities: table(contexts + groups)?,
-        contexts: table(contexts)?,
-        groups: table(groups)?,
-        buckets: table(groups)?,
-        registrations: table(Scheduler::GROUPS_MAX)?,
-    };
-    Ok(Storage {
-        entities,
-        slots: KBox::init(init_array_from_fn(|_| Slot::default()), GFP_KERNEL)?,
-        queues: KBox::init(init_array_from_fn(|_| RunQueue::default()), GFP_KERNEL)?,
-    })
-}
-
-#[cfg(fermata_successor)]
-fn storage_for(contexts: usize, classes: usize) -> Result<Storage> {
-    let levels = Scheduler::level_places(contexts, classes, GROUPS_REMEMBERED);
+    let levels = Scheduler::level_places(contexts, classes.count(), GROUPS_REMEMBERED);
     let groups = levels + Scheduler::GROUPS_MAX;
     Ok(Storage {
         contexts: table(contexts)?,

@@ -64,13 +64,6 @@ impl SlotEvents {
         self.timer.arm(at);
     }
 
-    /// Disarms the timer if that is possible without waiting. The timer may still fire. Any
-    /// context, under any lock.
-    #[cfg(not(fermata_successor))]
-    pub(super) fn disarm(&self) {
-        self.timer.disarm();
-    }
-
     /// Stops both sources, and waits for running handlers. Process context, without the card's
     /// lock.
     pub(super) fn stop(&self) {

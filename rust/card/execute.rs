@@ -213,10 +213,6 @@ impl scheduler::Card for Executor<'_> {
         if self.slots[slot].is_unread {
             return;
         }
-        #[cfg(not(fermata_successor))]
-        if at == Time::NEVER {
-            return self.card.events[slot.index()].disarm();
-        }
         self.card.events[slot.index()].arm(at);
     }
 

@@ -69,7 +69,7 @@ def count(case):
 
 
 def functions(case):
-    """Return the functions of rust/sched that run in a case `POLICY OPERATION`, by file. The program is built without optimizations,
+    """Return the functions of rust/scheduler that run in a case `POLICY OPERATION`, by file. The program is built without optimizations,
     which inline functions."""
     target = BUILD / "unoptimized"
     options = ["--config", "profile.dev.opt-level=0", "--target-dir", target, "--locked", "-j", JOBS]
@@ -79,7 +79,7 @@ def functions(case):
     found, file = {}, None
     for line in text.splitlines():
         if line.startswith("fl="):
-            file = re.search(r"/sched/(\w+)\.rs$", line)
+            file = re.search(r"/scheduler/([\w/]+)\.rs$", line)
         elif line.startswith("fn=") and file:
             found.setdefault(file.group(1), set()).add(line)
     return found
@@ -98,28 +98,24 @@ def compare(counts, known):
 
 def count_scheduler(parser, words):
     parser.add_argument("--update", action="store_true", help="write the baseline of this compiler")
-    parser.add_argument("--successor", action="store_true", help="count those of the new scheduler (rust/scheduler), for which there is no "
-                        "baseline")  # fmt: skip
     parser.add_argument("--slots", type=int, default=1, help="slots of the card (%(default)s); without 1 nothing is compared")
-    parser.add_argument("--files", metavar="CASE", help="print only the files of rust/sched that a case such as 'fair start-vacant' "
+    parser.add_argument("--files", metavar="CASE", help="print only the files of rust/scheduler that a case such as 'fair start-vacant' "
                         "passes through, with the number of functions")  # fmt: skip
     args = parser.parse_args(words)
     if args.files:
         found = functions(args.files)
         for file in sorted(found):
-            print(f"{file:<16} {len(found[file]):>4}")
+            print(f"{file:<24} {len(found[file]):>4}")
         print(f"{len(found)} files, {sum(map(len, found.values()))} functions")
         return
     build = ["cargo", "build", "--release", "--locked", "-j", JOBS, "--package", "fermata-sched-bench", "--bins"]
-    run(build + ["--features", "successor"] if args.successor else build, cwd=TOP)
+    run(build, cwd=TOP)
     cases = subprocess.run([PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()
-    if args.successor:
-        cases = [case for case in cases if not case.startswith("deadline ")]
     with ThreadPoolExecutor(JOBS) as pool:
         counts = dict(zip(cases, pool.map(count, [f"{case} {args.slots}" for case in cases]), strict=True))
     for case in cases:
         print(f"{case:<24} {counts[case]:>7}")
-    if args.successor or args.slots != 1:
+    if args.slots != 1:
         return
     write_report("instructions", {"rustc": compiler(), "instructions": counts})
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}

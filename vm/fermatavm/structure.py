@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check the structure of rust/: uses between files, sizes of functions, names.
 
-python3 -m fermatavm.structure          exits 1 with messages if
-    files of rust/sched use each other in a cycle, by `use` or by calls of methods,
+python3 -m fermatavm.structure exits 1 with messages if
     a file in rust/*.rs uses rust/card and rust/card uses the file,
     docs/architecture.md does not name a file of the module,
     a function in rust/ has more than 60 lines or 6 parameters,
     code of the module has a retired identifier instead of a standard term (docs/glossary.md), or
-    cargo does not run a test because Cargo.toml has `test = false` or `doctest = false`.
-python3 -m fermatavm.structure --edges  also prints the uses within rust/sched.
+    cargo does not run a test because Cargo.toml has `test = false` or `doctest = false`."""
 
-A method belongs to the file that defines the method. A call by `self` calls a method of the type of the enclosing `impl`. Any other
-call counts only if one file defines all methods of this name."""
-
-import collections
 import pathlib
 import re
 import sys
@@ -34,13 +28,10 @@ RETIRED = {
     "virtual_ns",
 }
 # Folders whose files docs/architecture.md names one by one.
-NAMED = (".", "card", "context", "dump", "sched")
-MODULE = (".", "card", "context", "dump", "ioctl", "measure", "sched", "sysfs")
+NAMED = (".", "card", "context", "dump", "scheduler")
+MODULE = (".", "card", "context", "dump", "ioctl", "measure", "scheduler", "sysfs")
 
 STRING = re.compile(r'//[^\n]*|/\*.*?\*/|b?r?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.S)
-IMPL = re.compile(r"^[ ]*(?:unsafe )?(?:impl|trait)\b(?:<[^{]*?>)? ([^{;]*? for )?(?:\w+::)*(\w+)[^{;]*\{", re.M)
-# Methods of the standard library whose names methods of the module share.
-STANDARD = {"fill", "get", "get_mut", "is_empty"}
 FUNCTION = re.compile(r"^[ ]*(?:(?:pub(?:\([^)]*\))?|const|unsafe|async|extern \"C\"|extern) )*fn (\w+)", re.M)
 # A test that cargo runs, and an example in the documentation of a library.
 TEST, EXAMPLE = re.compile(r"#\[test\]|\bproptest!"), re.compile(r"^\s*//[/!] *```(?!text)", re.M)
@@ -62,25 +53,16 @@ def closing(text, at, opening, end):
 
 
 class Source:
-    """A file, its functions, and the types whose methods the file implements."""
+    """A file and its functions."""
 
     def __init__(self, path):
         self.path = path
         self.name = str(path.relative_to(RUST))
         self.text = STRING.sub(blank, path.read_text(encoding="utf-8"))
-        self.impls = [self.impl_at(match) for match in IMPL.finditer(self.text)]
         self.functions = list(self.find_functions())
 
-    def impl_at(self, match):
-        """Return begin, end and owner of an `impl`, as `type_at` returns the owner."""
-        return match.start(), closing(self.text, match.end() - 1, "{", "}"), (match.group(2), bool(match.group(1)))
-
-    def type_at(self, place):
-        """Return the type whose `impl` encloses a position, and whether the `impl` is of a trait."""
-        return next((owner for begin, end, owner in reversed(self.impls) if begin <= place < end), (None, False))
-
     def find_functions(self):
-        """Yield name, type, position, lines and number of parameters of each function."""
+        """Yield name, position, lines and number of parameters of each function."""
         for match in FUNCTION.finditer(self.text):
             begin = self.text.find("(", match.end())
             if begin < 0:
@@ -93,7 +75,7 @@ class Source:
             if not body:
                 continue
             last = closing(self.text, body.start(), "{", "}") if body.group(0) == "{" else body.end()
-            yield match.group(1), self.type_at(match.start()), match.start(), self.text.count("\n", match.start(), last) + 1, \
+            yield match.group(1), match.start(), self.text.count("\n", match.start(), last) + 1, \
                 parameters(self.text[begin + 1:end - 1])
 
 
@@ -129,60 +111,9 @@ def sources(folder, pattern="*.rs"):
     return [Source(path) for path in sorted((RUST / folder).glob(pattern))]
 
 
-def uses(files):
-    """Return the uses between files of a folder, and the names that cause each use."""
-    stems = {source.path.stem: source.name for source in files}
-    homes = collections.defaultdict(set)
-    for source in files:
-        for name, (owner, is_trait), *_ in source.functions:
-            if owner and not is_trait:
-                homes[name].add((owner, source.name))
-    edges = collections.defaultdict(set)
-    for source in files:
-        if source.path.stem == "mod":
-            continue
-        for stem in re.findall(r"\bsuper::(\w+)::", source.text):
-            if stem in stems:
-                edges[source.name, stems[stem]].add("use")
-        for match in re.finditer(r"(?:\b(self|Self)\b)?(?:\.|::)\s*(\w+)(?:::<[^()]*>)?\(", source.text):
-            by, name = match.groups()
-            places = homes.get(name, set())
-            if name in STANDARD and not by:
-                continue
-            if by:
-                owner, _ = source.type_at(match.start())
-                places = {place for place in places if place[0] == owner}
-            files_of = {file for _, file in places}
-            if len(files_of) == 1:
-                edges[source.name, files_of.pop()].add(f".{name}()")
-    return {(a, b): by for (a, b), by in edges.items() if a != b}
-
-
-def circles(edges):
-    """Return the sets of more than one file that reach each other (Tarjan)."""
-    after = collections.defaultdict(set)
-    for one, other in edges:
-        after[one].add(other)
-    index, low, stack, found = {}, {}, [], []
-
-    def visit(node):
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in sorted(after[node]):
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[node] = min(low[node], low[other])
-        if low[node] == index[node]:
-            part = stack[stack.index(node):]
-            del stack[stack.index(node):]
-            if len(part) > 1:
-                found.append(part)
-
-    for node in sorted(after):
-        if node not in index:
-            visit(node)
-    return found
+def module(folder):
+    """Return the files of the module in a folder; those of the scheduler are in folders of their own."""
+    return sources(folder, "**/*.rs" if folder == "scheduler" else "*.rs")
 
 
 def not_run(manifest):
@@ -202,39 +133,30 @@ def main():
     for manifest in (manifest for place in MANIFESTS for manifest in sorted(TOP.glob(place))):
         for file in not_run(manifest):
             bad.append(f"{file.relative_to(TOP)} has tests, which {manifest.relative_to(TOP)} forbids cargo to run")
-    edges = uses(sources("sched"))
-    if "--edges" in sys.argv[1:]:
-        for (one, other), by in sorted(edges.items()):
-            print(f"{one} -> {other}: {', '.join(sorted(by))}")
-    for circle in circles(edges):
-        bad.append("files use each other in a cycle:")
-        for (one, other), by in sorted(edges.items()):
-            if one in circle and other in circle:
-                bad.append(f"    {one} -> {other}: {', '.join(sorted(by))}")
     by_card = {name for source in sources("card") for name in modules(source.text)}
     for source in sources("."):
         if source.path.stem in by_card and "card" in modules(source.text):
             bad.append(f"rust/{source.name} uses rust/card, and rust/card uses it")
     named = set(re.findall(r"`([\w./]+)`", (RUST.parent / "docs/architecture.md").read_text()))
-    for source in (source for folder in NAMED for source in sources(folder)):
+    for source in (source for folder in NAMED for source in module(folder)):
         path = source.path
-        names = {path.name, f"{path.parent.name}/{path.name}"} | ({path.stem} if path.parent.name == "sched" else set())
+        names = {path.name, f"{path.parent.name}/{path.name}"} | ({path.stem} if source.name.startswith("scheduler/") else set())
         if not named & names:
             bad.append(f"docs/architecture.md does not name rust/{source.name}")
-    for source in (source for folder in MODULE for source in sources(folder)):
+    for source in (source for folder in MODULE for source in module(folder)):
         for match in re.finditer(r"\w+", source.text):
             if match.group(0) in RETIRED:
                 bad.append(f"rust/{source.name}:{source.text.count(chr(10), 0, match.start()) + 1}: {match.group(0)} is retired")
     for source in sources(".", "**/*.rs"):
         if {"tests", "benches"} & set(source.path.parts):
             continue
-        for name, _, place, lines, count in source.functions:
+        for name, place, lines, count in source.functions:
             where = f"rust/{source.name}:{source.text.count(chr(10), 0, place) + 1}: {name}"
             if lines > LINES_MAX:
                 bad.append(f"{where} has {lines} lines, more than {LINES_MAX}")
             if count > PARAMETERS_MAX:
                 bad.append(f"{where} has {count} parameters, more than {PARAMETERS_MAX}")
-    print("\n".join(bad) or "no cycles, no long functions, no retired names")
+    print("\n".join(bad) or "no long functions, no retired names")
     return 1 if bad else 0
 
 

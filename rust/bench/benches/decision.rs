@@ -12,7 +12,7 @@ use std::{env, fs};
 use comfy_table::{presets::UTF8_FULL_CONDENSED, CellAlignment, Table};
 use criterion::{BenchmarkId, Criterion};
 use fermata_sched_bench::{Case, Contended, CASES};
-use fermata_sched_host::sched::{SchedContext, SchedEntity};
+use fermata_sched_host::scheduler::{Entity, Place};
 use serde_json::{json, Value};
 
 const CONTEXTS: [usize; 4] = [2, 64, 4_096, 65_536];
@@ -202,7 +202,7 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
     say!("The aim: 4,096 next to 64 contexts at most 2. The worst: {worst:.2}");
     say!(
         "State of a context: {} bytes (at most 256).",
-        size_of::<SchedContext>() + size_of::<SchedEntity>()
+        size_of::<Place>() + size_of::<Entity>()
     );
     let json: Vec<Value> = rows
         .iter()
@@ -222,7 +222,7 @@ fn report(rows: &[Row], reports: &Path) -> std::io::Result<()> {
         "rows": json,
         "ratio_4096_64": Value::Object(ratios.into_iter().map(|(k, v)| (k, json!(v))).collect()),
         "ratio_4096_64_worst": worst,
-        "context_bytes": size_of::<SchedContext>() + size_of::<SchedEntity>(),
+        "context_bytes": size_of::<Place>() + size_of::<Entity>(),
     });
     fs::create_dir_all(reports)?;
     fs::write(reports.join("bench-sched.json"), format!("{report:#}\n"))?;

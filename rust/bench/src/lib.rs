@@ -270,7 +270,6 @@ impl Contended {
                 }
                 Action::ReadStatus { slot } => slots[slot.index()].read = true,
                 Action::Arm { slot, at } => slots[slot.index()].armed = Some(at.as_ns()),
-                Action::Disarm { slot } => slots[slot.index()].armed = None,
                 _ => {}
             },
         )
@@ -352,7 +351,6 @@ impl Contended {
             load: Duration::ZERO,
             save: Duration::from_ns(SAVE),
             next: self.slots[i].next.take().map(ContextId::index),
-            back: false,
         };
         let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
         self.call(|machine, now, out| machine.take_record(now, slot, &record, out));

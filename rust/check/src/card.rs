@@ -3,7 +3,7 @@
 //! A slot of the card as docs/registers.md describes it, and its relay. The steps that the slot
 //! takes by itself may happen at any time, or never.
 
-use fermata_sched_host::sched::{ContextId, Duration, NextRun, Order, RunRecord, Stop};
+use fermata_sched_host::sched::{Duration, NextRun, Order, RunRecord, Stop};
 
 use crate::key::Key;
 
@@ -284,8 +284,6 @@ pub(crate) struct Relay {
     /// Records that the driver has not read, the oldest first.
     pub(crate) records: Vec<Unread>,
     pub(crate) told: Told,
-    /// The order that holds from the beginning of the next run that the driver learns of.
-    pub(crate) back: Option<Order>,
     /// A reset was written, and its completion is not known.
     pub(crate) resetting: bool,
     /// Contexts that the quarantined slot may reach, a bit for each.
@@ -363,8 +361,8 @@ impl Relay {
         for Unread { record, late } in &self.records {
             let next = record.next.map_or(0, |next| next as u64 + 1);
             let run = u64::from(count.wrapping_sub(record.run));
-            let flags = u64::from(*late) << 16 | u64::from(record.back) << 17;
-            key.word(record.reason as u64 | next << 8 | flags | run << 32);
+            let late = u64::from(*late) << 16;
+            key.word(record.reason as u64 | next << 8 | late | run << 32);
         }
     }
 }
@@ -377,20 +375,6 @@ pub(crate) fn is_later(stop: Stop) -> bool {
 /// Does a run with this order stop at once?
 pub(crate) fn is_at_once(stop: Stop) -> bool {
     matches!(stop, Stop::Dropped | Stop::Paused { .. }) && !is_later(stop)
-}
-
-/// Returns the order that holds for a run after which the slot returns to a context.
-pub(crate) fn back_to(after: u32, ctx: ContextId) -> Order {
-    let next = NextRun {
-        ctx,
-        resume: true,
-        back: false,
-    };
-    Order {
-        after,
-        stop: Stop::Never,
-        next: Some(next),
-    }
 }
 
 /// Returns the index of the context that is named in an order.
@@ -408,8 +392,8 @@ pub(crate) fn order_word(order: &Order, count: u32) -> u64 {
             4 | u64::from(boundary) | u64::from(is_later(order.stop)) << 1
         }
     };
-    let next = order.next.map_or(0, |NextRun { ctx, resume, back }| {
-        (ctx.index() as u64 + 1) << 4 | u64::from(resume) << 3 | u64::from(back) << 2
+    let next = order.next.map_or(0, |NextRun { ctx, resume }| {
+        (ctx.index() as u64 + 1) << 4 | u64::from(resume) << 3
     });
     stop | next << 4 | u64::from(order.after.wrapping_sub(count)) << 32
 }

@@ -14,12 +14,6 @@ mod key;
 mod recovery;
 mod world;
 
-/// Do some rules apply in full, as a core keeps them that binds a successor to each slot? The core
-/// of rust/sched arms timers for the present, waits for a boundary as long as it is frozen, and
-/// decides on a slot that is kept for a hint when the slot is vacant (rules.rs and attacks.rs of
-/// rust/host).
-pub(crate) const BOUND_CORE: bool = cfg!(feature = "successor");
-
 pub use configurations::{LARGE, QUICK};
 pub use world::World;
 
@@ -203,7 +197,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 45] {
+    fn reached(&self) -> [Reached; 44] {
         let Self { relay, control, holds, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Otherwise each context always has a slot.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
@@ -250,7 +244,6 @@ impl Bounds {
             (relay && !self.calm, "a job is dropped without a save", |_, world| world.seen.dropped),
             (one_slot, "a restore is aborted", |_, world| world.seen.not_run),
             (relay && self.first_urgent, "latency-critical work is named", |_, world| world.seen.urgent_named),
-            (one_slot && self.first_urgent, "a relay will return to the job that it has preempted (BACK)", |_, world| world.seen.went_back),
             (relay_faults, "an order is ignored", |_, world| world.seen.order_ignored),
             (relay_faults, "a record is lost", |_, world| world.seen.record_lost),
             (relay_faults, "a record arrives too late", |_, world| world.seen.record_late),

@@ -239,7 +239,6 @@ pub(crate) struct Seen {
     pub(crate) held_twice: bool,
     pub(crate) hold_ended: bool,
     pub(crate) relayed: bool,
-    pub(crate) went_back: bool,
     pub(crate) order_late: bool,
     pub(crate) replaced: bool,
     pub(crate) withdrawn: bool,
@@ -342,10 +341,7 @@ impl World {
         // A group for each context, and a registered one.
         let room = bounds.contexts + usize::from(bounds.groups);
         // Its text is read in each state.
-        #[cfg(feature = "successor")]
         let storage = fermata_sched_host::small_storage(bounds.contexts, room, room);
-        #[cfg(not(feature = "successor"))]
-        let storage = fermata_sched_host::storage(bounds.contexts, room);
         let mut world = Self {
             bounds,
             machine: Scheduler::new(&card_config(bounds), storage),

@@ -66,35 +66,25 @@ pub mod array {
     }
 }
 
-#[cfg(not(feature = "successor"))]
-#[path = "../../sched/mod.rs"]
-pub mod sched;
+mod event;
+mod recording;
 
-/// The present scheduler.
-#[cfg(feature = "successor")]
-#[path = "../../sched/mod.rs"]
-pub mod present;
-
-/// The new scheduler behind the interface of the present one, and the values that they share.
-#[cfg(feature = "successor")]
+/// The scheduler as tests drive it: by events, with actions as answers.
 pub mod sched {
-    pub use crate::present::{
-        Action, CardConfig, ContextConfig, ContextId, Duration, EndReason, Event, Failure,
-        GroupKey, GroupPath, GroupSettings, GroupStats, JobState, LeftReason, LoadCost, NewJob,
-        NextRun, Order, Params, PastJobs, PauseCause, Phase, PolicyKind, PreemptGranularity,
-        Profile, Refusal, RunEnd, RunRecord, SlotConfig, SlotId, SlotState, SlotStats, StartTimes,
-        Stats, Status, Stop, Time, Urgency, WaitReason, Wake, MAX_SLOTS,
-    };
+    pub use crate::event::{Action, Event};
     pub use crate::recording::Scheduler;
-    pub use crate::scheduler::Storage;
+    pub use crate::scheduler::{
+        CardConfig, ContextConfig, ContextId, Duration, EndReason, Failure, GroupKey, GroupPath,
+        GroupSettings, GroupStats, JobState, LeftReason, LoadCost, NewJob, NextRun, Order, Params,
+        PastJobs, PauseCause, Phase, PolicyKind, PreemptGranularity, Profile, Refusal, RunEnd,
+        RunRecord, SlotConfig, SlotId, SlotState, SlotStats, StartTimes, Stats, Status, Stop,
+        Storage, Time, Urgency, WaitReason, Wake, MAX_SLOTS,
+    };
 }
 
-pub mod recording;
-
-/// The new scheduler, which replaces the present one once it does all that the present one does.
 #[cfg_attr(
     not(feature = "hints"),
-    allow(dead_code, reason = "what a feature needs")
+    allow(dead_code, reason = "some functions are for one feature only")
 )]
 #[path = "../../scheduler/mod.rs"]
 pub mod scheduler;
@@ -115,33 +105,13 @@ fn table<T: Default>(len: usize) -> array::Array<T> {
     (0..len).map(|_| T::default()).collect()
 }
 
-/// Returns storage for this many contexts and groups.
-#[cfg(not(feature = "successor"))]
+/// Returns storage for this many contexts, and groups, which may be registered.
 pub fn storage(contexts: usize, groups: usize) -> sched::Storage {
-    let entities = sched::EntityStorage {
-        entities: table(contexts + groups),
-        contexts: table(contexts),
-        groups: table(groups),
-        buckets: table(groups),
-        registrations: table(sched::Scheduler::GROUPS_MAX),
-    };
-    sched::Storage {
-        entities,
-        slots: array::Boxed::new(core::array::from_fn(|_| sched::Slot::default())),
-        queues: array::Boxed::new(core::array::from_fn(|_| sched::RunQueue::default())),
-    }
-}
-
-#[cfg(feature = "successor")]
-pub use successor_storage as storage;
-
-/// Returns storage of the new scheduler for this many contexts and groups, which may be registered.
-pub fn successor_storage(contexts: usize, groups: usize) -> scheduler::Storage {
     let registered = scheduler::Scheduler::GROUPS_MAX;
     small_storage(contexts, groups, groups + registered)
 }
 
-/// Returns storage of the new scheduler for this many contexts, for groups with contexts of one
+/// Returns storage for this many contexts, for groups with contexts of one
 /// class and urgency, and for groups in all.
 pub fn small_storage(contexts: usize, active: usize, groups: usize) -> scheduler::Storage {
     let levels = scheduler::Scheduler::level_places(0, 0, active);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The new scheduler, driven by events and answering by actions, as the present one is: the host
-//! tests, the model check and the simulator drive both.
+//! The scheduler, driven by events and answering by actions: host tests, the model check and the
+//! simulator drive it so.
 
 use core::ops::Deref;
 
-use crate::sched::{
-    Action, CardConfig, ContextConfig, ContextId, Duration, Event, GroupKey, GroupPath,
-    GroupSettings, LoadCost, Order, Params, PastJobs, PolicyKind, Refusal, RunEnd, RunRecord,
-    SlotId, Status, Time, MAX_SLOTS,
+use crate::event::{Action, Event};
+use crate::scheduler::{
+    self, Begin, Card, CardConfig, ContextConfig, ContextId, Duration, GroupKey, GroupPath,
+    GroupSettings, LoadCost, Notice, Order, Params, PastJobs, Pause, PolicyKind, Refusal, RunEnd,
+    RunRecord, SlotId, Status, Time, Trace, MAX_SLOTS,
 };
-use crate::scheduler::{self, Begin, Card, Notice, Pause, Trace};
 
 /// A card that turns calls into actions.
 struct Recorder<'a>(&'a mut dyn FnMut(Action), &'a mut Loads);
@@ -110,7 +110,7 @@ impl Card for Recorder<'_> {
     }
 }
 
-/// The new scheduler, with the interface of the present one.
+/// The scheduler of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduler(scheduler::Scheduler, Loads);
 
@@ -311,14 +311,6 @@ impl Scheduler {
     /// Lets jobs run again.
     pub fn thaw(&mut self, now: Time, out: Out<'_>) {
         self.0.thaw(&mut Recorder(out, &mut self.1), now);
-    }
-}
-
-/// Functions that only tests of the present scheduler need; here for tests that drive both.
-impl Scheduler {
-    /// Returns the context that is bound to a slot, and waits for the slot to be vacant.
-    pub fn claimed_for(&self, slot: SlotId) -> Option<ContextId> {
-        self.0.successor(slot)
     }
 }
 

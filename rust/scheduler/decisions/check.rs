@@ -19,7 +19,7 @@ const WHOLE: Duration = Duration::from_ms(10);
 const RENEW_MIN: Duration = Duration::from_ms(1);
 
 /// The planned end of a run, and the context that follows.
-struct Verdict {
+struct PlannedEnd {
     next: EntityIndex,
     why: Why,
     /// When the run is to stop.
@@ -98,14 +98,14 @@ impl Scheduler {
         self.slots[id.index()].check_at = Time::NEVER;
         let (end, lead) = (self.slice_end(id), self.lead(id));
         let is_early = lead != Duration::ZERO && self.queue.is_fair() && !self.has_gangs();
-        let Some(verdict) = self.judge(call, id, at, (end, lead, is_early)) else {
+        let Some(planned) = self.judge(call, id, at, (end, lead, is_early)) else {
             return;
         };
-        let Verdict {
+        let PlannedEnd {
             next,
             why,
             at: stop_at,
-        } = verdict;
+        } = planned;
         if stop_at > now + lead {
             // Until then it may be the turn of another group: this is looked at after each slice.
             let soon = end.max(now + self.slice(id, at, false));
@@ -137,7 +137,7 @@ impl Scheduler {
         id: SlotId,
         at: EntityIndex,
         (end, lead, is_early): (Time, Duration, bool),
-    ) -> Option<Verdict> {
+    ) -> Option<PlannedEnd> {
         let now = call.now;
         // A successor that is named early is the one whose turn it is when the run ends: the run is
         // charged until then.
@@ -178,7 +178,7 @@ impl Scheduler {
             Preempt::AtVruntime => end.max((then + lag).min(started + Params::TIMESLICE_MAX)),
             Preempt::Never => return self.wait_for_boost(call, id, end),
         };
-        Some(Verdict {
+        Some(PlannedEnd {
             next,
             why,
             at: stop_at,
@@ -191,10 +191,10 @@ impl Scheduler {
         call: &Call<'_, C>,
         id: SlotId,
         end: Time,
-    ) -> Option<Verdict> {
+    ) -> Option<PlannedEnd> {
         let (starving, due) = self.starving(id)?;
         if due <= call.now {
-            return Some(Verdict {
+            return Some(PlannedEnd {
                 next: starving,
                 why: Why::Boost,
                 at: end,

@@ -68,7 +68,7 @@ impl Scheduler {
             return;
         };
         if self.gone {
-            return self.lose(call, at);
+            return self.settle_gone(call, at);
         }
         let is_queued = self.contexts[at].state == State::Queued;
         if is_queued && self.check_slots(at).is_err() {
@@ -99,7 +99,7 @@ impl Scheduler {
 
     /// Handles a context of a card that is gone: its job fails, or the context is released if it was
     /// closed.
-    fn lose<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
+    fn settle_gone<C: Card>(&mut self, call: &mut Call<'_, C>, at: EntityIndex) {
         self.contexts[at].stuck = false;
         let (state, closing) = (self.contexts[at].state, self.contexts[at].closing);
         if state.wants_slot() {

@@ -49,11 +49,7 @@ impl Protocol {
         let order = Order {
             after: self.count,
             stop,
-            next: next.map(|(ctx, resume)| NextRun {
-                ctx,
-                resume,
-                back: false,
-            }),
+            next: next.map(|(ctx, resume)| NextRun { ctx, resume }),
         };
         let old = core::mem::replace(&mut self.posted, order);
         if old == order {

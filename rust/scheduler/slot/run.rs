@@ -91,7 +91,6 @@ impl Protocol {
                 next: Some(NextRun {
                     ctx,
                     resume: start.resume,
-                    back: false,
                 }),
             };
             call.card.order(slot, &order);

@@ -181,8 +181,6 @@ struct RelaySlot {
     number: u32,
     run: Option<Run>,
     held: Option<Order>,
-    /// The context that the slot returns to after its next run.
-    back: Option<ContextId>,
     /// How the last run ended, if the slot is vacant and was not reset since.
     left: Option<LeftReason>,
     in_reset: bool,
@@ -344,15 +342,6 @@ impl Relay {
         slot.number = slot.number.wrapping_add(1);
         slot.epoch += 1;
         slot.left = None;
-        slot.held = slot.back.take().map(|ctx| Order {
-            after: slot.number,
-            stop: Stop::Never,
-            next: Some(NextRun {
-                ctx,
-                resume: true,
-                back: false,
-            }),
-        });
         slot.run = Some(Run {
             ctx: next.ctx,
             resumed: next.resume,
@@ -387,9 +376,6 @@ impl Relay {
         let slot = &mut self.slots[id];
         let run = slot.run.take().expect("a run leaves");
         let next = slot.held.take().and_then(|order| order.next);
-        let is_saved = matches!(reason, LeftReason::Paused | LeftReason::NotRun);
-        let back = is_saved && next.is_some_and(|next| next.back);
-        slot.back = back.then_some(run.ctx);
         let stopped = run.saves_since.unwrap_or(now);
         let has_worked = reason != LeftReason::NotRun;
         let load = if has_worked {
@@ -407,7 +393,6 @@ impl Relay {
             load: ns(load),
             save: ns(now - stopped),
             next: next.map(|next| next.ctx.index()),
-            back,
         });
         Effect::Left(Left {
             ctx: run.ctx,
@@ -514,11 +499,7 @@ mod tests {
 
     fn run(ctx: ContextId) -> NextRun {
         let resume = false;
-        NextRun {
-            ctx,
-            resume,
-            back: false,
-        }
+        NextRun { ctx, resume }
     }
 
     fn vacant(after: u32, ctx: ContextId) -> Order {

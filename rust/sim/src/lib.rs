@@ -2,7 +2,7 @@
 
 //! The scheduler of `fermata.ko` over virtual time (docs/simulator.md).
 //!
-//! Decisions are made by `rust/sched`, the same source files that the module compiles, by way of
+//! Decisions are made by `rust/scheduler`, the same source files that the module compiles, by way of
 //! `rust/host`. The cards, the delays of the machine between scheduler and card, and the programs
 //! that request slots are simulated. Nothing reads a clock: the same arguments give the same
 //! numbers, bit for bit.

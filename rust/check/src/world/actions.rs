@@ -8,28 +8,22 @@ use fermata_sched_host::sched::{
 
 use super::{slot_id, Job, Owner, Snapshot, World, TIMEOUT, US};
 use crate::card::{Engine, IgnoredResets, EMPTY, FAULT, SNAPSHOT_ERROR};
-use crate::{Rule, BOUND_CORE};
+use crate::Rule;
 
 /// An interrupt handler returns before the next timer fires: a timer that is due fires this much
 /// later.
-pub(super) const AHEAD: u64 = if BOUND_CORE { 2 * US } else { 0 };
+pub(super) const AHEAD: u64 = 2 * US;
 
 impl World {
     pub(super) fn act(&mut self, action: Action, reads: &mut Vec<usize>) {
         let quiet = matches!(
             action,
-            Action::Wake { .. }
-                | Action::Lost { .. }
-                | Action::Released { .. }
-                | Action::Disarm { .. }
+            Action::Wake { .. } | Action::Lost { .. } | Action::Released { .. }
         );
         self.must(!self.gone || quiet, Rule::AfterGone, || {
             format!("{action:?}")
         });
-        let is_idle = matches!(
-            action,
-            Action::Arm { .. } | Action::Disarm { .. } | Action::ReadStatus { .. }
-        );
+        let is_idle = matches!(action, Action::Arm { .. } | Action::ReadStatus { .. });
         self.acts += u32::from(!is_idle);
         match action {
             Action::Arm { slot, at } => {
@@ -37,7 +31,6 @@ impl World {
                 self.must(at >= now + AHEAD, Rule::TimerAhead, || format!("{slot:?}"));
                 self.slots[slot.index()].timer = Some(at.max(now));
             }
-            Action::Disarm { slot } => self.slots[slot.index()].timer = None,
             Action::ReadStatus { slot } => reads.push(slot.index()),
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => self.released(ctx),
@@ -67,7 +60,6 @@ impl World {
                 ..
             } => self.pause_written(slot.index(), ctx, boundary, cause),
             Action::Reset { slot, hold, .. } => self.reset_written(slot.index(), hold),
-            Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
             Action::Ended { run, .. } if matches!(run.reason, EndReason::Aborted(_)) => {}
             Action::Ended { slot, ctx, .. } => self.captured(slot.index(), ctx.index()),
         }
@@ -214,7 +206,7 @@ impl World {
         let params = self.machine.params(ctx);
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let critical = self.is_critical(ctx);
-        let awaited = self.critical_waits() || (BOUND_CORE && self.frozen);
+        let awaited = self.critical_waits() || self.frozen;
         // There is one such context, so none is equal to it or precedes it.
         let asked = !self.bounds.hints || self.bounds.control || self.bounds.access;
         self.must(!critical || asked, Rule::Kept, || {

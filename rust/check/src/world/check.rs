@@ -6,7 +6,7 @@ use fermata_sched_host::sched::{ContextId, JobState, Refusal, SlotId, SlotState,
 
 use super::actions::AHEAD;
 use super::{slot_id, Owner, Snapshot, World, MS, TIMEOUT};
-use crate::{Rule, BOUND_CORE};
+use crate::Rule;
 
 /// A hint expires no later than this after its time.
 const GRACE: u64 = MS;
@@ -47,7 +47,7 @@ impl World {
         self.must(!waits || soon, Rule::TimerArmed, || format!("{state:?}"));
         let gone = state == Some(SlotState::Gone);
         self.must(gone == self.gone, Rule::AfterGone, || format!("{state:?}"));
-        self.seen.claimed |= self.machine.claimed_for(slot_id(i)).is_some();
+        self.seen.claimed |= self.machine.successor(slot_id(i)).is_some();
         if self.bounds.relay {
             self.check_relay(i);
         }
@@ -79,11 +79,7 @@ impl World {
         let params = self.machine.params(ctx);
         let cooperative = params.is_ok_and(|params| params.cooperative);
         let given_up = self.now >= slot.first_pause + TIMEOUT;
-        let waits = if self.frozen {
-            BOUND_CORE
-        } else {
-            self.critical_waits()
-        };
+        let waits = self.frozen || self.critical_waits();
         if !cooperative || slot.bounded || given_up || !waits {
             return;
         }
@@ -155,7 +151,7 @@ impl World {
             self.machine.slot_state(slot_id(i)),
             Some(SlotState::Running(_))
         );
-        if (vacant || (BOUND_CORE && !runs)) && !waiting.is_empty() {
+        if (vacant || !runs) && !waiting.is_empty() {
             self.seen.kept |= vacant;
             self.must(right, Rule::Kept, || {
                 format!("slot {i} is kept from LC work")
@@ -252,7 +248,7 @@ impl World {
             let id = slot_id(i);
             let vacant = self.machine.slot_state(id) == Some(SlotState::Vacant);
             let kept = self.machine.reserved_for(id).is_some();
-            let claimed = self.machine.claimed_for(id).is_some();
+            let claimed = self.machine.successor(id).is_some();
             // Each decision starts one job, and the timer triggers the next decision at once.
             let follows = self.slots[i].timer.is_some_and(|at| at <= self.now + AHEAD);
             vacant && !kept && !claimed && !follows && usable & id.bit() != 0
@@ -261,7 +257,7 @@ impl World {
         let serves = self.exclusive.is_none_or(|group| group == owner.group);
         // A successor waits for its own slot, even if another one becomes vacant meanwhile.
         let mut slots = (0..self.slots.len()).map(slot_id);
-        let bound = BOUND_CORE && slots.any(|id| self.machine.claimed_for(id) == Some(owner.id));
+        let bound = slots.any(|id| self.machine.successor(id) == Some(owner.id));
         let may = serves && owner.enabled && !self.frozen && !self.gathers(i) && !bound;
         let idles = may && idle >= self.needed_slots(i);
         self.must(!idles, Rule::NoneIdles, || format!("context {i} waits"));
@@ -417,7 +413,7 @@ impl World {
             let timely = self.slots[slot]
                 .timer
                 .is_some_and(|at| at <= self.now + AHEAD);
-            vacant && timely && self.machine.claimed_for(slot_id(slot)) == id
+            vacant && timely && self.machine.successor(slot_id(slot)) == id
         });
         self.must(comes, Rule::StartTogether, || {
             format!("context {i} is left behind")

@@ -33,8 +33,7 @@ impl World {
             // The driver reads no results of a run that was not saved.
             Action::Ended { run, .. }
                 if matches!(run.reason, EndReason::Aborted(_) | EndReason::Dropped) => {}
-            Action::Ended { slot, ctx, .. } => self.results_read(slot.index(), ctx.index()),
-            Action::Inconsistent => self.must(false, Rule::JobKept, || "a bad index".into()),
+            Action::Ended { ctx, .. } => self.results_read(ctx.index()),
             // A relay closes the window of a slot itself.
             _ => self.must(false, Rule::OrderFollows, || format!("{action:?}")),
         }
@@ -186,10 +185,7 @@ impl World {
         self.started.push(ctx.index());
         let slot = &mut self.slots[i];
         slot.begin_told();
-        let posted = slot.relay.back.take();
-        let back = posted.as_ref().and_then(named);
-        let named = back.map_or(0, |index| 1 << index);
-        slot.relay.told = Told { posted, named };
+        slot.relay.told = Told::default();
     }
 
     /// The reset bit of a slot is written, after all orders that were posted before.
@@ -242,12 +238,11 @@ impl World {
         });
     }
 
-    /// The results of a run are read from memory. If the slot goes back to the job, they may be newer
-    /// ones of that job, which are read again then.
-    fn results_read(&mut self, i: usize, index: usize) {
-        let back = self.slots[i].relay.back.as_ref().and_then(named);
-        let own = back == Some(index) || !self.in_reach(index);
-        self.must(own, Rule::Captured, || "a later run may write".into());
+    /// The results of a run are read from memory.
+    fn results_read(&mut self, index: usize) {
+        self.must(!self.in_reach(index), Rule::Captured, || {
+            "a later run may write".into()
+        });
         if let Some(owner) = &mut self.owners[index] {
             owner.results_due = false;
         }

@@ -11,7 +11,7 @@ use fermata_sched_host::sched::{
 
 use super::{slot_id, Snapshot, World};
 use crate::card::Engine;
-use crate::card::{back_to, named, order_word, Unread};
+use crate::card::{named, order_word, Unread};
 use crate::key::Key;
 use crate::Rule;
 
@@ -141,20 +141,14 @@ impl World {
         self.must(next == other, Rule::NamedOnce, || {
             "a context follows itself".into()
         });
-        let back = other.is_some_and(|next| next.back)
-            && matches!(reason, LeftReason::Paused | LeftReason::NotRun);
-        let back = own.filter(|_| back).and_then(|index| self.id(index));
-        self.leave_record(i, reason, other, back.is_some());
+        self.leave_record(i, reason, other);
         if let Some(next) = other {
             self.seen.relayed = true;
             self.take(i, next);
-            let slot = &mut self.slots[i];
-            slot.relay.held = back.map(|ctx| back_to(slot.count, ctx));
-            self.seen.went_back |= back.is_some();
         }
     }
 
-    fn leave_record(&mut self, i: usize, reason: LeftReason, next: Option<NextRun>, back: bool) {
+    fn leave_record(&mut self, i: usize, reason: LeftReason, next: Option<NextRun>) {
         let now = self.now;
         let slot = &mut self.slots[i];
         let since = |from: u64| Duration::from_ns(now.saturating_sub(from));
@@ -165,7 +159,6 @@ impl World {
             load: Duration::from_ns(slot.relay.worked.saturating_sub(slot.started)),
             save: since(slot.relay.stopped),
             next: next.map(|next| next.ctx.index()),
-            back,
         };
         // The driver does not read records of a quarantined slot.
         if slot.quarantined {
@@ -349,7 +342,7 @@ impl World {
     pub(super) fn look(&mut self, i: usize, visible: usize) -> bool {
         let mut found = false;
         for _ in 0..visible {
-            let Some((ctx, run)) = self.machine.awaited_run(slot_id(i)) else {
+            let Some((_, run)) = self.machine.awaited_run(slot_id(i)) else {
                 break;
             };
             let relay = &mut self.slots[i].relay;
@@ -360,7 +353,6 @@ impl World {
             let told = std::mem::take(&mut relay.told);
             let last = told.posted.as_ref().and_then(named);
             self.seen.taken_late |= record.next.is_some() && record.next != last;
-            relay.back = record.back.then(|| back_to(run.wrapping_add(1), ctx));
             // The record was in time after all.
             relay.lost = relay.lost.filter(|&lost| lost != run);
             let now = self.time();

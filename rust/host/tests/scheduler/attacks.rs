@@ -341,7 +341,6 @@ fn timers_of(plan: SlotPlan, what: &str) -> (u64, u64) {
 }
 
 /// The saves are for other work. They are no time of the context that is saved.
-#[cfg(feature = "successor")]
 #[test]
 fn a_cap_is_not_used_up_by_saves_for_urgent_work() {
     let mut breach = None;

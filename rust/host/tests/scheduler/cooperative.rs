@@ -250,7 +250,6 @@ fn who_does_not_wait_any_more_bounds_nothing() {
 }
 
 /// The engine stops at boundaries only. The wait ends at the very moment at which it is too long.
-#[cfg(feature = "successor")]
 #[test]
 fn a_wait_that_ends_with_its_bound_is_no_overrun() {
     let mut world = world(PreemptGranularity::BoundaryOnly);

@@ -180,7 +180,7 @@ impl World {
     fn note_bound(&mut self) {
         let slots = (0..self.slots.len()).filter_map(|i| SlotId::new(i as u8));
         let bound: Vec<_> = slots
-            .filter_map(|slot| self.scheduler.claimed_for(slot))
+            .filter_map(|slot| self.scheduler.successor(slot))
             .collect();
         for (n, since) in self.bound.iter_mut().enumerate() {
             let is_bound = bound.iter().any(|ctx| ctx.index() == n);
@@ -224,7 +224,6 @@ impl World {
             Action::Arm { slot, at } => {
                 self.slots[slot.index()].timer = Some(at.as_ns().max(now) + LATENCY);
             }
-            Action::Disarm { slot } => self.slots[slot.index()].timer = None,
             Action::Ended { .. }
             | Action::Load { .. }
             | Action::Unload { .. }
@@ -237,7 +236,6 @@ impl World {
     fn note_idle(&mut self, actions: &[Action]) {
         let does_nothing = |action: &Action| match *action {
             Action::Arm { at, .. } => at <= self.time(),
-            Action::Disarm { .. } => true,
             _ => false,
         };
         let is_idle = !actions.is_empty() && actions.iter().all(does_nothing);

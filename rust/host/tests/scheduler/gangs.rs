@@ -5,7 +5,7 @@
 use crate::model::{sid, world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
-    WaitReason, MAX_SLOTS,
+    MAX_SLOTS,
 };
 
 /// Two slots of two engines, and a gang with one context for each.
@@ -143,7 +143,7 @@ fn claim_beside_a_gang_that_starves(
         world.start(ctx, ENDLESS).unwrap();
     }
     world.run_until(449 * MS);
-    assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
+    assert_eq!(world.machine.successor(sid(0)), Some(claiming[0]));
     world.run_until(460 * MS);
     (world, [third, next, starving[2]])
 }
@@ -164,12 +164,7 @@ fn the_boost_sees_past_a_gang_that_makes_way() {
     let (world, [_, next, starves]) =
         claim_beside_a_gang_that_starves(PolicyKind::Priority, ENDLESS, 450);
     let slices = [next, starves].map(|ctx| world.stats(ctx).slices);
-    let expected = if cfg!(feature = "successor") {
-        [0, 1]
-    } else {
-        [1, 0]
-    };
-    assert_eq!(slices, expected);
+    assert_eq!(slices, [0, 1]);
 }
 
 /// The other member of a gang has no job, so its first member waits alone, for a slot that another
@@ -202,7 +197,7 @@ fn a_claimed_slot_is_not_given_to_a_context_that_is_preempted_there() {
     }
     world.run_until(150 * MS);
     assert_eq!(world.state(first), JobState::Done);
-    assert_eq!(world.machine.claimed_for(sid(0)), Some(claiming[0]));
+    assert_eq!(world.machine.successor(sid(0)), Some(claiming[0]));
     assert_eq!(world.stats(last).slices, 0);
 }
 
@@ -254,14 +249,9 @@ fn closing_a_throttled_member_lets_the_other_one_run() {
     for ctx in gang {
         world.start(ctx, ENDLESS).unwrap();
     }
-    let may_run = cfg!(feature = "successor");
-    let waits = |world: &World| world.state(gang[1]) == JobState::Queued;
-    while !world.stats(gang[0]).throttled || !(may_run || waits(&world)) {
+    while !world.stats(gang[0]).throttled {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "no member is throttled");
-    }
-    if waits(&world) {
-        assert_eq!(world.stats(gang[1]).waits, Some(WaitReason::Gang));
     }
     world.close(gang[0]).unwrap();
     world.run_for(MS);
@@ -284,9 +274,7 @@ fn a_throttled_member_that_leaves_lets_all_others_run() {
     for ctx in [leaves, stays] {
         world.start(ctx, ENDLESS).unwrap();
     }
-    let may_run = cfg!(feature = "successor");
-    let waits = |world: &World| world.state(stays) == JobState::Queued;
-    while !world.stats(leaves).throttled || !(may_run || waits(&world)) {
+    while !world.stats(leaves).throttled {
         world.run_for(MS);
         assert!(world.now < 1_000 * MS, "no member is throttled");
     }

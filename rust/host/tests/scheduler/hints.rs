@@ -12,10 +12,6 @@ use fermata_sched_host::sched::{
 };
 use proptest::prelude::*;
 
-/// The core of rust/sched ignores hints for a while after others were wasted; the new core refuses
-/// them once unused hints of the group have cost 2 % of a slot.
-const IGNORES: bool = cfg!(not(feature = "successor"));
-
 /// The clock starts at one second.
 const BEGIN: u64 = 1_000 * MS;
 
@@ -169,11 +165,9 @@ fn the_last_hint_counts() {
     assert_eq!(counts(&world, lc), [2, 0, 1, 0]);
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS);
-    let kept = (!IGNORES).then_some(lc);
-    assert_eq!(world.machine.reserved_for(sid(0)), kept);
+    assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.run_for(MS);
-    let ends = if IGNORES { [3, 0, 1, 1] } else { [3, 0, 2, 0] };
-    assert_eq!(counts(&world, lc), ends);
+    assert_eq!(counts(&world, lc), [3, 0, 2, 0]);
 }
 
 #[test]
@@ -498,7 +492,7 @@ fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
     while world.now < begun + seconds * 1_000 * MS {
         for &ctx in &lie {
             match hint(&mut world, ctx, 150 * US) {
-                Err(Refusal::Rate) if !IGNORES => refused += 1,
+                Err(Refusal::Rate) => refused += 1,
                 result => result.unwrap(),
             }
         }
@@ -510,19 +504,13 @@ fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
     let useful = world.stats(be[0]).run.as_ns() - ran - switches;
     let [given, used, wasted, ignored] = counts(&world, lc);
     assert_eq!((used, given), (0, wasted + ignored));
-    let is_stopped = if IGNORES {
-        ignored > wasted
-    } else {
-        refused > given
-    };
-    assert!(wasted > 0 && is_stopped, "{wasted} {ignored} {refused}");
+    assert!(wasted > 0 && refused > given, "{wasted} {refused}");
     (span - useful) * 1_000 / span
 }
 
 /// One group wastes 2 %, and the part of a second at once: together 2.7 % of three seconds. What
 /// many groups waste at a time, they waste together.
 #[test]
-#[cfg(feature = "successor")]
 fn each_group_of_liars_wastes_two_percent() {
     for liars in [1, 10] {
         let one = lost_to_liars(liars, 1, 3);
@@ -530,17 +518,6 @@ fn each_group_of_liars_wastes_two_percent() {
     }
     let many = lost_to_liars(10, 10, 3);
     assert!((27..=10 * 27).contains(&many), "{many} in 1,000");
-}
-
-#[test]
-#[cfg(not(feature = "successor"))]
-fn one_group_of_liars_wastes_one_percent_and_many_five() {
-    for liars in [1, 10] {
-        let one = lost_to_liars(liars, 1, 3);
-        assert!((5..=10).contains(&one), "{liars}: {one} in 1,000");
-    }
-    let many = lost_to_liars(10, 10, 3);
-    assert!((30..=50).contains(&many), "{many} in 1,000");
 }
 
 #[test]
@@ -637,7 +614,7 @@ fn work(setting: &Setting, lie: bool) -> Vec<u64> {
                 *next = world.now + *every;
                 if lie {
                     match hint(&mut world, *ctx, *ahead) {
-                        Err(Refusal::Rate) if !IGNORES => {}
+                        Err(Refusal::Rate) => {}
                         result => result.unwrap(),
                     }
                 }
@@ -669,13 +646,10 @@ proptest! {
         let slack = setting.slots as u64 * 4 * MS;
         let (all, left): (u64, u64) = (without.iter().sum(), with.iter().sum());
         let groups: BTreeSet<_> = setting.liars.iter().map(|liar| liar.0).collect();
-        let most = match IGNORES {
-            true => SPAN / 20,
-            false => groups.len() as u64 * (SPAN + 1_000 * MS) / 50,
-        };
+        let most = groups.len() as u64 * (SPAN + 1_000 * MS) / 50;
         let fair = setting.policy == PolicyKind::Fair;
         // Otherwise a job that makes way may end the slice of another one.
-        let most = if fair || IGNORES { most } else { 2 * most };
+        let most = if fair { most } else { 2 * most };
         assert!(left + most + slack >= all, "{all} {left} {most}");
         for (without, with) in without.iter().zip(&with).filter(|_| fair) {
             let part = 2 * most * without / SPAN;

@@ -3,8 +3,6 @@
 //! The registers of a context are written in parts, each in a section of its own with interrupts
 //! off. The present scheduler knows no parts.
 
-#![cfg(feature = "successor")]
-
 use crate::model::{sid, world, World, CRITICAL, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Event, JobState, Params, PolicyKind, SlotState,

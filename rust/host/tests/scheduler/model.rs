@@ -670,10 +670,7 @@ impl World {
             assert!(
                 matches!(
                     action,
-                    Action::Wake { .. }
-                        | Action::Lost { .. }
-                        | Action::Released { .. }
-                        | Action::Disarm { .. }
+                    Action::Wake { .. } | Action::Lost { .. } | Action::Released { .. }
                 ),
                 "{action:?} after the card was gone"
             );
@@ -732,13 +729,11 @@ impl World {
                 }
             }
             Action::Stuck { ctx } => assert!(self.machine.is_stuck(ctx)),
-            Action::Inconsistent => panic!("an index did not resolve"),
             Action::ReadStatus { slot } => reads.push(slot),
             Action::Arm { slot, at } => {
                 assert!(at.as_ns() >= now, "a timer is armed for the past");
                 self.timers[slot.index()] = Some(at.as_ns());
             }
-            Action::Disarm { slot } => self.timers[slot.index()] = None,
             Action::Wake { ctx, wake } => self.woken(ctx, wake),
             Action::Released { ctx } => {
                 assert!(self.closes.contains(&ctx), "released, but not closed");

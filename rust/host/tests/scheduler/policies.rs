@@ -537,7 +537,6 @@ impl Model {
                 }
                 Action::Pause { slot, .. } => self.slots[slot.index()].pausing = true,
                 Action::Arm { slot, at } => self.slots[slot.index()].timer = Some(at),
-                Action::Disarm { slot } => self.slots[slot.index()].timer = None,
                 _ => {}
             }
         }

@@ -112,7 +112,6 @@ impl Sim<'_> {
                 let at = at.as_ns().max(self.now) + costs.timer;
                 self.agenda.push(at, what);
             }
-            Action::Disarm { slot } => it.timers[slot.index()] += 1,
             Action::Wake { ctx, wake } => {
                 let client = it.clients[ctx.index()];
                 if wake != Wake::Done {
@@ -128,7 +127,6 @@ impl Sim<'_> {
             | Action::Lost { .. }
             | Action::Reserve { .. }
             | Action::Overrun { .. } => {}
-            Action::Inconsistent => panic!("an index did not resolve"),
             Action::Quarantine { .. } | Action::Stuck { .. } => {
                 unreachable!("no slot misbehaves")
             }

@@ -659,8 +659,6 @@ pub struct Relay {
     pub dropped: u32,
     /// Runs that followed another one without the slot becoming vacant.
     pub relayed: u32,
-    /// Runs after which the slot returns to the previous job.
-    pub backs: u32,
     // Misbehaviour, switched on by tests.
     pub lose_records: u32,
     pub ignore_orders: u32,
@@ -801,10 +799,7 @@ impl Card {
             load: Duration::from_ns(worked - relay.began),
             save: Duration::from_ns(at - stopped),
             next: relay.lies.take().or(next.map(|next| next.ctx.index())),
-            back: matches!(reason, LeftReason::Paused | LeftReason::NotRun)
-                && next.is_some_and(|next| next.back),
         };
-        let back = slot.running.filter(|_| record.back);
         if relay.exaggerates {
             let long = Duration::from_ns(u64::MAX);
             (record.span, record.load, record.save) = (long, long, long);
@@ -824,16 +819,6 @@ impl Card {
             let slot = &mut self.slots[i];
             let relay = slot.relay.as_mut().unwrap();
             relay.relayed += 1;
-            relay.backs += u32::from(back.is_some());
-            relay.held = back.map(|program| Order {
-                after: slot.count,
-                stop: Stop::Never,
-                next: Some(NextRun {
-                    ctx: program.job.0,
-                    resume: true,
-                    back: false,
-                }),
-            });
         }
     }
 

@@ -21,7 +21,6 @@ const SOON: u64 = 2 * US;
 impl World {
     /// Checks the invariants that hold after every event.
     pub(super) fn check(&mut self) {
-        #[cfg(feature = "successor")]
         self.machine.check_invariants(ns(self.now));
         for i in 0..self.plans.len() {
             let state = self.machine.slot_state(sid(i)).unwrap();
@@ -59,10 +58,7 @@ impl World {
     /// has come, or for a little later, over and over; `from`: the length of the log before.
     pub(super) fn check_storm(&mut self, i: usize, from: usize) {
         let acts = |(_, action): &(u64, Action)| {
-            let is_idle = matches!(
-                action,
-                Action::Arm { .. } | Action::Disarm { .. } | Action::ReadStatus { .. }
-            );
+            let is_idle = matches!(action, Action::Arm { .. } | Action::ReadStatus { .. });
             !is_idle
         };
         let is_idle = !self.log[from..].iter().any(acts);
@@ -98,12 +94,12 @@ impl World {
 
     /// Is a slot claimed for a member of a gang, and waits for the slots of other members?
     fn is_claimed(&self, slot: SlotId) -> bool {
-        let Some(ctx) = self.machine.claimed_for(slot) else {
+        let Some(ctx) = self.machine.successor(slot) else {
             return false;
         };
         let slots = (0..self.plans.len()).map(sid);
         let claims = slots.filter(|&slot| {
-            let other = self.machine.claimed_for(slot);
+            let other = self.machine.successor(slot);
             other.is_some_and(|other| self.gang(ctx).contains(&other))
         });
         assert_eq!(self.state(ctx), JobState::Queued);
@@ -261,7 +257,7 @@ impl World {
     /// Is another slot claimed for a context? A decision starts only one job, and the timer of that
     /// slot triggers the next decision.
     fn has_claim(&self, ctx: ContextId) -> bool {
-        (0..self.plans.len()).any(|i| self.machine.claimed_for(sid(i)) == Some(ctx))
+        (0..self.plans.len()).any(|i| self.machine.successor(sid(i)) == Some(ctx))
     }
 
     /// May contexts of a group at its cap still have to be throttled? If so, a slot may stay vacant
@@ -403,7 +399,6 @@ impl World {
             !matches!(
                 action,
                 Action::Arm { .. }
-                    | Action::Disarm { .. }
                     | Action::Wake { .. }
                     | Action::Lost { .. }
                     | Action::Reserve { .. }

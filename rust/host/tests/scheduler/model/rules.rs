@@ -63,21 +63,7 @@ pub fn judge(rule: Rule, breach: Option<String>) {
 }
 
 /// The rules that the core breaks: to be mended before the module links it.
-#[cfg(feature = "successor")]
 pub const BROKEN: &[Rule] = &[Rule::OneLoad, Rule::LookedAt];
-/// The rules that the core breaks.
-#[cfg(not(feature = "successor"))]
-pub const BROKEN: &[Rule] = &[
-    Rule::OneLoad,
-    Rule::HintBehind,
-    Rule::TimerAhead,
-    Rule::LookedAt,
-    Rule::LimitPaid,
-    Rule::FrozenBound,
-    Rule::YieldRank,
-    Rule::GangRank,
-];
-
 /// An interrupt handler returns before the next timer fires.
 const AHEAD: u64 = 2 * US;
 /// Slow saves make no slice longer than this.
@@ -313,7 +299,7 @@ impl World {
 
     /// Returns the context that runs next on a slot, whatever happens, and is not on its way there.
     fn successor(&self, slot: SlotId) -> Option<ContextId> {
-        self.machine.claimed_for(slot)
+        self.machine.successor(slot)
     }
 
     fn rank(&self, params: &Params) -> Rank {

@@ -2,15 +2,27 @@
 
 //! The values that the scheduler and its caller exchange: times, names, parameters, reports.
 
+mod config;
+mod ids;
+mod job;
+mod order;
+mod params;
+mod run;
+mod statistics;
+mod status;
+mod time;
+
 use core::num::NonZeroU32;
 
-pub use crate::sched::{
-    CardConfig, ContextConfig, ContextId, Duration, EndReason, Failure, GroupKey, GroupPath,
-    GroupSettings, GroupStats, JobState, LeftReason, LoadCost, NewJob, NextRun, Order, Params,
-    PastJobs, PauseCause, Phase, PolicyKind, PreemptGranularity, Profile, Refusal, RunEnd,
-    RunRecord, SlotConfig, SlotId, SlotState, SlotStats, StartTimes, Stats, Status, Stop, Time,
-    Urgency, WaitReason, Wake, MAX_SLOTS,
-};
+pub use config::{CardConfig, ContextConfig, PreemptGranularity, Profile, SlotConfig};
+pub use ids::{ContextId, GroupKey, GroupPath, SlotId, MAX_SLOTS};
+pub use job::{Failure, JobState, NewJob, PastJobs, Refusal, WaitReason, Wake};
+pub use order::{LeftReason, NextRun, Order, RunRecord, Stop};
+pub use params::{GroupSettings, Params, PolicyKind, Urgency};
+pub use run::{EndReason, LoadCost, PauseCause, RunEnd, StartTimes};
+pub use statistics::{GroupStats, SlotState, SlotStats, Stats};
+pub use status::{Phase, Status};
+pub use time::{Duration, Time};
 
 /// Index of a context, or of a group that competes for contexts, in the table of entities. Contexts
 /// come first. An index is made only for a place that exists, and tables keep their lengths.

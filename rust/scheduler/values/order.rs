@@ -44,19 +44,6 @@ impl Order {
         let (stop, next) = (Stop::Never, None);
         Self { after, stop, next }
     }
-
-    /// Returns the order in force for run `after` if the slot goes back to a context.
-    pub(super) fn back_to(after: u32, ctx: ContextId) -> Self {
-        let next = NextRun {
-            ctx,
-            resume: true,
-            back: false,
-        };
-        Self {
-            next: Some(next),
-            ..Self::none(after)
-        }
-    }
 }
 
 /// A context that is named to run.
@@ -66,9 +53,6 @@ pub struct NextRun {
     pub ctx: ContextId,
     /// Its job resumes from its snapshot, instead of starting from its beginning.
     pub resume: bool,
-    /// If the previous run is saved for this one, the slot then holds the order to resume the
-    /// context of the previous run when this run has ended, as if that order had been posted.
-    pub back: bool,
 }
 
 /// What a slot reports of a run that has left it.
@@ -86,8 +70,6 @@ pub struct RunRecord {
     pub save: Duration,
     /// The index ([`ContextId::index`]) of the context that the slot has continued with.
     pub next: Option<usize>,
-    /// The slot holds the order to resume the context of this run after the next run.
-    pub back: bool,
 }
 
 /// Why a run has left its slot.

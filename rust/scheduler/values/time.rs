@@ -127,11 +127,3 @@ impl AddAssign for Duration {
         *self = *self + other;
     }
 }
-
-/// Returns the earlier of two times, if there is any.
-pub(super) fn earliest(one: Option<Time>, other: Option<Time>) -> Option<Time> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}

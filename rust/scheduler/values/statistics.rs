@@ -1,91 +1,85 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the caller knows of a slot, and what a slot reports.
+//! What the scheduler reports of contexts, slots and groups.
 
-use super::{ContextId, Duration};
+use super::{ContextId, Duration, JobState, SlotId, Time, WaitReason};
 
-/// The protocol that a slot keeps (docs/registers.md, F and O).
+/// What a context has done, including its current run, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// An Optimus slot: no interrupt, and PAUSED and FINISH come while DMA may still be in flight.
-    Base {
-        /// How long the slot stays in reset until nothing of the last job can still arrive. It must
-        /// also cover the time for which a status may be stale after a START, because the status
-        /// after the reset must be reliable.
-        settle: Duration,
-        /// How long after a START the engine cannot be saved, so that no PAUSE is written.
-        unsavable: Duration,
-    },
-    /// PAUSED and FINISH come after the last DMA and raise an interrupt; the status counts the
-    /// STARTs that the slot has accepted.
-    Irq,
-    /// The slot takes orders, continues with the next context by itself, and leaves a record of
-    /// each run; otherwise the same as [`Profile::Irq`].
-    Relay,
+pub struct Stats {
+    /// The state of its job.
+    pub state: JobState,
+    /// The slot that it is on, if any.
+    pub slot: Option<SlotId>,
+    /// The snapshot holds the complete state of the job, and the job will be resumed from it. The
+    /// snapshot may be read while the job is held.
+    pub saved: bool,
+    /// The job is queued, but must not run yet: a budget or cap is used up.
+    pub throttled: bool,
+    /// The job may run: [`Scheduler::set_enabled`](crate::scheduler::Scheduler::set_enabled).
+    pub enabled: bool,
+    /// The context or a member of its gang has a hold ([`Scheduler::hold`](crate::scheduler::Scheduler::hold)).
+    pub has_hold: bool,
+    /// None of the slots that the context may use while it is enabled is in use: a job that it
+    /// starts waits until one is.
+    pub no_slot: bool,
+    /// Why the job is queued; `None`: it is not.
+    pub waits: Option<WaitReason>,
+    /// How long the job has been queued, or on its slot since the last START; in other states, for
+    /// how long the context has wanted no slot. Zero while a relay is only told to run it next.
+    pub lasted: Duration,
+    /// The number of the current or last job; the first one is 1. So this is also the number of
+    /// jobs that were started.
+    pub job: u64,
+    /// Time on a slot, from each START to the observed end of the run, including restores and
+    /// saves.
+    pub run: Duration,
+    /// Time in the queue.
+    pub wait: Duration,
+    /// STARTs written for it, including resumes.
+    pub slices: u64,
+    /// Of these, resumes from a snapshot.
+    pub resumes: u64,
+    /// Saves completed.
+    pub preemptions: u64,
+    /// The current or last job may be run again from its beginning.
+    pub replayable: bool,
+    /// How often the current or last job was run again from its beginning
+    /// ([`Scheduler::start`](crate::scheduler::Scheduler::start)).
+    pub replays: u64,
+    /// Jobs finished.
+    pub finished: u64,
+    /// Jobs failed.
+    pub failed: u64,
+    /// The time of the pending hint.
+    pub hint: Option<Time>,
+    /// Hints given: [`Scheduler::hint`](crate::scheduler::Scheduler::hint)(super::Event::Hint).
+    pub hints: u64,
+    /// Of these, hints that were followed by a job.
+    pub hints_used: u64,
+    /// Hints that no job followed in time, or that were withdrawn after they had cost something.
+    pub hints_wasted: u64,
+    /// Hints that were ignored, because other hints had wasted too much before.
+    pub hints_ignored: u64,
 }
 
-/// Where the engine of a slot can stop for a PAUSE.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PreemptGranularity {
-    /// At any point, and it knows no boundaries: its contexts are never cooperative.
-    #[default]
-    Anywhere,
-    /// At any point, or at its next boundary if told to do so.
-    AnywhereOrBoundary,
-    /// At a boundary only: its contexts are always cooperative.
-    BoundaryOnly,
+impl Stats {
+    /// Returns for how long the context has wanted no slot; `None`: it wants one, or is on one.
+    pub fn idle(&self) -> Option<Duration> {
+        (!self.state.wants_slot()).then_some(self.lasted)
+    }
 }
 
-/// What the caller knows of a slot.
+/// The statistics of a group, including the groups below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotConfig {
-    /// Its profile.
-    pub profile: Profile,
-    /// Its engine's class: the slots of one class are interchangeable and serve one queue. Any
-    /// number.
-    pub class: u8,
-    /// The engine needs a reset before START_RESUME.
-    pub reset_before_resume: bool,
-    /// irq and relay: its engine reads a queue of jobs, and leaves the slot by itself when the queue is
-    /// empty.
-    pub queues: bool,
-    /// Where its engine can stop for a PAUSE.
-    pub granularity: PreemptGranularity,
-    /// irq and relay: START_COUNT as read when the scheduler was made.
-    pub start_count: u32,
-}
-
-impl SlotConfig {
-    /// A slot of the irq profile whose engine has no optional feature.
-    pub const PLAIN: Self = Self {
-        profile: Profile::Irq,
-        class: 0,
-        reset_before_resume: false,
-        queues: false,
-        granularity: PreemptGranularity::Anywhere,
-        start_count: 0,
-    };
-
-    /// Returns whether the slot takes orders.
-    pub(super) const fn has_relay(&self) -> bool {
-        matches!(self.profile, Profile::Relay)
-    }
-
-    /// Returns the settle time of a base slot.
-    pub(super) const fn settle(&self) -> Option<Duration> {
-        match self.profile {
-            Profile::Base { settle, .. } => Some(settle),
-            Profile::Irq | Profile::Relay => None,
-        }
-    }
-
-    /// Returns how long after a START no PAUSE may be written.
-    pub(super) const fn unsavable(&self) -> Duration {
-        match self.profile {
-            Profile::Base { unsavable, .. } => unsavable,
-            Profile::Irq | Profile::Relay => Duration::ZERO,
-        }
-    }
+pub struct GroupStats {
+    /// Contexts of the group that were not released.
+    pub contexts: u32,
+    /// Its weight relative to its siblings.
+    pub weight: u16,
+    /// Time on slots that contexts have had while they belonged to the group, including current
+    /// runs. Starts over after the group was forgotten; a registered group is never forgotten.
+    pub run: Duration,
 }
 
 /// The state of a slot, for reports.
@@ -147,7 +141,7 @@ pub struct SlotStats {
     /// Jobs that did not pause within their preempt timeout.
     pub timeouts: u64,
     /// Jobs that kept another context waiting for a boundary longer than
-    /// [`Scheduler::boundary_wait`](super::Scheduler::boundary_wait).
+    /// [`Scheduler::boundary_wait`](crate::scheduler::Scheduler::boundary_wait).
     pub overruns: u64,
     /// The time in excess of it, if the engine stops at boundaries only. It is a part of `busy`.
     pub overrun: Duration,
@@ -180,26 +174,6 @@ impl SlotStats {
         if span != Duration::ZERO {
             self.restore = average(self.restore, self.restore_max, span);
             self.restore_max = self.restore_max.max(span);
-        }
-    }
-
-    /// Returns the time of a save, as far as is known: a save that was not measured is taken to
-    /// cost as much as a restore.
-    pub(super) fn save(&self) -> Duration {
-        if self.save_max == Duration::ZERO {
-            self.restore
-        } else {
-            self.save
-        }
-    }
-
-    /// Returns the time of a restore, as far as is known: a restore that was not measured is taken
-    /// to cost as much as a save.
-    pub(super) fn restore(&self) -> Duration {
-        if self.restore_max == Duration::ZERO {
-            self.save
-        } else {
-            self.restore
         }
     }
 }

@@ -17,10 +17,10 @@ pub struct Params {
     /// How long after the first PAUSE its job may take to be off the slot, before the slot is reset
     /// and the job fails: [`Params::PREEMPT_TIMEOUT_MIN`] to [`Params::PREEMPT_TIMEOUT_MAX`].
     pub preempt_timeout: Duration,
-    /// Its weight under [`PolicyKind::Fair`](super::PolicyKind::Fair): [`Params::WEIGHT_MIN`] to
+    /// Its weight under [`PolicyKind::Fair`]: [`Params::WEIGHT_MIN`] to
     /// [`Params::WEIGHT_MAX`]. Time before a change is charged at the old weight.
     pub weight: u16,
-    /// Its priority under [`PolicyKind::Priority`](super::PolicyKind::Priority): 0 to
+    /// Its priority under [`PolicyKind::Priority`]: 0 to
     /// [`Params::PRIORITY_MAX`], higher first. The caller checks whether the owner may raise it.
     pub priority: u8,
     /// Its jobs are stopped at the next boundary of their work, if the engine has boundaries
@@ -32,7 +32,7 @@ pub struct Params {
     /// The most time that it may have on slots, in percent of one slot, also while slots are free:
     /// 1 to 100; 0 is the same as 100, no cap. Has no effect while a reservation is in force.
     pub cap: u8,
-    /// Under [`PolicyKind::Deadline`](super::PolicyKind::Deadline): the time on a slot that the
+    /// Under [`PolicyKind::Deadline`]: the time on a slot that the
     /// context may use in each period, including its restores and saves; zero: no reservation, and
     /// then `deadline` and `period` are zero, too. Otherwise [`Params::TIMESLICE_MIN`] to
     /// `deadline`. Subject to admission under every policy.
@@ -42,6 +42,23 @@ pub struct Params {
     pub deadline: Duration,
     /// The length of a period: [`Params::PERIOD_MIN`] to [`Params::PERIOD_MAX`].
     pub period: Duration,
+}
+
+/// How a card shares its slots. All classes of a card have the same policy;
+/// [`Scheduler::set_policy`](crate::scheduler::Scheduler::set_policy).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Time on slots in proportion to the weights of groups, and of the contexts of a group: each
+    /// entity has a virtual time that passes while it is on a slot, faster the lower its weight,
+    /// and the entity with the least virtual time goes first.
+    #[default]
+    Fair,
+    /// One slice each, in turn.
+    RoundRobin,
+    /// The highest priority first, at once; equals take turns.
+    Priority,
+    /// Earliest deadline first for contexts with a reservation, weighted fair for what is left.
+    Deadline,
 }
 
 /// How urgent the work of a context is, under every policy.
@@ -118,23 +135,6 @@ impl Params {
         } else {
             Err(Refusal::Range)
         }
-    }
-
-    /// Returns whether the limits, or the group's record, differ: a waiting context is then queued
-    /// again.
-    pub(super) fn limits_differ(&self, other: &Self) -> bool {
-        let limits = |params: &Self| {
-            let Self {
-                cap,
-                budget,
-                deadline,
-                period,
-                urgency,
-                ..
-            } = *params;
-            (cap, budget, deadline, period, urgency)
-        };
-        limits(self) != limits(other)
     }
 }
 
