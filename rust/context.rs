@@ -396,8 +396,7 @@ impl Context {
         Ok(list)
     }
 
-    /// Returns the state of the job. `None`: the context is not set up, or the card is gone and has
-    /// forgotten it.
+    /// Returns the state of the job. `None`: the context is not set up.
     pub(crate) fn view(&self) -> Option<View> {
         self.card.view(self.id().ok()?).ok()
     }

@@ -42,8 +42,9 @@ pub(crate) struct View {
     pub(crate) overrun: Duration,
 }
 
-/// Calls for one context. Process context; `ENODEV`: the card is gone. Once the scheduler knows
-/// that the card is gone, none of them touches a register, so they need not keep the device bound.
+/// Calls for one context. Process context; `ENODEV`: the card is gone; `ESRCH`: the context was
+/// closed, which that of the caller never is. Once the scheduler knows that the card is gone, none
+/// of them touches a register, so they need not keep the device bound.
 impl Card {
     /// Adds a context, and takes its `part` of the card's state. [`Card::drop_released`] drops the
     /// part after [`Card::close`] and [`Notice::Released`].
@@ -99,7 +100,7 @@ impl Card {
         let mask = state.scheduler.params(ctx).map_err(refused)?.mask;
         let (_, last) = state.scheduler.job(ctx).map_err(refused)?;
         let number = last + 1;
-        let context = state.context(ctx).ok_or(ENODEV)?;
+        let context = state.context(ctx).ok_or(ESRCH)?;
         check(mask, context.image().window().is_some())?;
         context.begin_job(number);
         self.note_start(&mut state, ctx, job);
@@ -121,7 +122,7 @@ impl Card {
     ) -> Result {
         let mut state = self.state.lock();
         state.scheduler.check_past(ctx).map_err(refused)?;
-        let context = state.context(ctx).ok_or(ENODEV)?;
+        let context = state.context(ctx).ok_or(ESRCH)?;
         context.image().set_past(results, fault)?;
         context.notify(&self.delivery, Notice::Done);
         self.note_past(&mut state, ctx, past);
@@ -135,7 +136,7 @@ impl Card {
         if job.is_live() {
             return Err(EBUSY);
         }
-        let context = state.context(ctx).ok_or(ENODEV)?;
+        let context = state.context(ctx).ok_or(ESRCH)?;
         context.image().declare_results(registers);
         Ok(())
     }
@@ -148,7 +149,7 @@ impl Card {
             (JobState::Held, _) => {}
             _ => return Err(EBUSY),
         }
-        let context = state.context(ctx).ok_or(ENODEV)?;
+        let context = state.context(ctx).ok_or(ESRCH)?;
         context.image().set_past(results, None)
     }
 
@@ -286,7 +287,7 @@ impl Card {
         let at = state.shown_until();
         let stats = state.scheduler.stats(ctx, at).map_err(refused)?;
         let params = state.scheduler.params(ctx).map_err(refused)?;
-        let context = state.context(ctx).ok_or(ENODEV)?;
+        let context = state.context(ctx).ok_or(ESRCH)?;
         let (fault, faults) = context.image().faults();
         let (overruns, overrun) = context.overruns();
         Ok(View {
@@ -345,22 +346,13 @@ impl Card {
         self.state.lock().scheduler.gang_size(ctx).map_err(refused)
     }
 
-    /// Converts the `result` of acting on a context that is not the caller's own: `ENODEV` becomes
-    /// `ESRCH` if the card is not gone, because then the context was closed after it was found.
-    pub(crate) fn unless_closed<T>(&self, result: Result<T>) -> Result<T> {
-        match result {
-            Err(error) if error == ENODEV && !self.state.lock().scheduler.is_gone() => Err(ESRCH),
-            result => result,
-        }
-    }
-
     /// Calls `f` with the image of a context.
     pub(crate) fn with_image<R>(
         &self,
         ctx: ContextId,
         f: impl FnOnce(&mut Image) -> R,
     ) -> Result<R> {
-        Ok(f(self.state.lock().context(ctx).ok_or(ENODEV)?.image()))
+        Ok(f(self.state.lock().context(ctx).ok_or(ESRCH)?.image()))
     }
 
     /// Writes registers of a context, also to its slot while it is on one. The lock is released
@@ -392,7 +384,7 @@ impl Card {
             // The next context on the slot waits until these registers are cleared.
             slots[slot].writer = scheduler.group_of(ctx).ok().map(|group| (ctx, group));
         }
-        let image = context_of(contexts, ctx).ok_or(ENODEV)?.image();
+        let image = context_of(contexts, ctx).ok_or(ESRCH)?.image();
         for &(register, value) in registers {
             slots.note_change(ctx, register);
             let slot = slot.map(|slot| (slot, &mut slots[slot].shadow));
@@ -442,7 +434,7 @@ impl Card {
         slot: Option<SlotId>,
         registers: &mut [(AppRegister, u64)],
     ) -> Result {
-        let image = state.context(ctx).ok_or(ENODEV)?.image();
+        let image = state.context(ctx).ok_or(ESRCH)?.image();
         // An offset of a base card may give no answer, which the link may take for an error.
         let any = !self.identity.is_base || self.limits.base_read_any;
         if !any && !registers.iter().all(|&(register, _)| image.names(register)) {
@@ -483,7 +475,7 @@ impl Card {
     }
 }
 
-/// Calls for the group of a context. Process context; `ENODEV`: the card is gone.
+/// Calls for the group of a context. Process context; `ESRCH`: the context was closed.
 impl Card {
     /// Returns the group of a context, and the group's statistics.
     pub(crate) fn group(&self, ctx: ContextId) -> Result<(GroupKey, GroupStats)> {
@@ -558,8 +550,7 @@ impl Card {
         copy.clone_from(which(&state.slots[slot].histograms));
     }
 
-    /// Copies one of the histograms of a context. `ENODEV`: the card is gone, or the context
-    /// closed.
+    /// Copies one of the histograms of a context. `ESRCH`: the context was closed.
     pub(crate) fn copy_of_context(
         &self,
         ctx: ContextId,
@@ -569,7 +560,7 @@ impl Card {
         let mut state = self.state.lock();
         // A context that is being closed is still in the table.
         state.scheduler.params(ctx).map_err(refused)?;
-        let meter = state.context(ctx).ok_or(ENODEV)?.meter();
+        let meter = state.context(ctx).ok_or(ESRCH)?.meter();
         copy.clone_from(which(&meter.histograms));
         Ok(())
     }

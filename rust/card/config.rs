@@ -150,7 +150,8 @@ pub(super) fn card_config(
 /// Returns the error number of a refusal (`uapi/fermata.h`, "errors").
 pub(super) fn refused(refusal: Refusal) -> Error {
     match refusal {
-        Refusal::NoContext | Refusal::Gone => ENODEV,
+        Refusal::NoContext => ESRCH,
+        Refusal::Gone => ENODEV,
         Refusal::Busy => EBUSY,
         Refusal::NoJob => ENOENT,
         Refusal::NoSlot => EIO,

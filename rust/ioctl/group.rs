@@ -189,6 +189,6 @@ impl Call<'_> {
             return Err(EPERM);
         }
         let card = &self.context.card;
-        card.unless_closed(card.set_gang(self.context.id()?, Some(other.id()?)))
+        card.set_gang(self.context.id()?, Some(other.id()?))
     }
 }

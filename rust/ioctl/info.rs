@@ -187,7 +187,7 @@ impl Call<'_> {
         let card = &self.context.card;
         loop {
             let (index, client) = card.next_client(from).ok_or(ENOENT)?;
-            match card.unless_closed(card.view(client.id()?)) {
+            match card.view(client.id()?) {
                 Ok(view) => return Ok((index, client, view)),
                 Err(error) if error == ESRCH => from = index + 1,
                 Err(error) => return Err(error),

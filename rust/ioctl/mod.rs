@@ -101,7 +101,7 @@ impl Call<'_> {
     /// Does what [`Call::on_context`] does, and allows contexts that the caller's user has opened.
     fn on_own_context<T>(&self, number: u32, act: impl FnOnce(&Context) -> Result<T>) -> Result<T> {
         match self.find(number) {
-            Ok(own) if own.client.opener.is_caller() => self.context.card.unless_closed(act(&own)),
+            Ok(own) if own.client.opener.is_caller() => act(&own),
             _ => self.on_context(number, act),
         }
     }
@@ -113,7 +113,7 @@ impl Call<'_> {
             return Err(EPERM);
         }
         let other = self.find(number)?;
-        self.context.card.unless_closed(act(&other))
+        act(&other)
     }
 
     /// Returns context number `number`. `ESRCH`: there is none.
