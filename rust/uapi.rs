@@ -217,7 +217,7 @@ arguments! {
         hints: u64,
         hints_used: u64,
         hints_wasted: u64,
-        hints_ignored: u64,
+        reserved: u64,
         faults: u64,
         replays: u64,
     }
@@ -376,7 +376,7 @@ sized_arguments!(
     Gang
 );
 
-pub(crate) const UAPI_VERSION: u32 = 2;
+pub(crate) const UAPI_VERSION: u32 = 3;
 pub(crate) const MAX_REGS: u32 = 512;
 
 /// `FERMATA_FEATURE_*`

@@ -161,7 +161,7 @@ AT(fermata_status, group, 120, 8);
 AT(fermata_status, hints, 128, 8);
 AT(fermata_status, hints_used, 136, 8);
 AT(fermata_status, hints_wasted, 144, 8);
-AT(fermata_status, hints_ignored, 152, 8);
+AT(fermata_status, reserved, 152, 8);
 AT(fermata_status, faults, 160, 8);
 AT(fermata_status, replays, 168, 8);
 SIZE(fermata_doorbell, 8);

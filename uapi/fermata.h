@@ -77,7 +77,7 @@
 #include <linux/types.h>
 
 /* Version of this interface, reported by FERMATA_IOC_CARD_INFO. */
-#define FERMATA_UAPI_VERSION	2
+#define FERMATA_UAPI_VERSION	3
 
 /* Not assigned in Documentation/userspace-api/ioctl/ioctl-number.rst. */
 #define FERMATA_IOC_MAGIC	0xFA
@@ -753,7 +753,7 @@ struct fermata_hold {
  * @hints_used:		out: of these, followed by a job before they expired
  * @hints_wasted:	out: not followed by a job, or taken back after a slot had been
  *			made vacant
- * @hints_ignored:	out: ignored, because too much time was wasted before
+ * @reserved:		out: 0
  * @faults:		out: jobs that failed with EFAULT
  * @replays:		out: times that the current or last job was run again from
  *			its beginning, because its state was lost; 0 to
@@ -795,7 +795,7 @@ struct fermata_status {
 	__aligned_u64 hints;
 	__aligned_u64 hints_used;
 	__aligned_u64 hints_wasted;
-	__aligned_u64 hints_ignored;
+	__aligned_u64 reserved;
 	__aligned_u64 faults;
 	__aligned_u64 replays;
 };
@@ -855,16 +855,16 @@ struct fermata_outcome {
  * save; 50 us to 1 ms).  A job may be started sooner or later nevertheless.  A
  * context has one hint at a time: a new hint replaces the last one.
  *
- * A wrong hint costs its owner: the switch of the job that was saved and the time
- * for which the slot was idle are charged to the owner.  The hints of its group are
- * ignored for 100 times as long, and all hints for the same engine for 20 times as
- * long.  A hint that is ignored is not an error, see struct fermata_status.
+ * The time for which a vacant slot is kept is charged to the owner as time on the slot,
+ * also to caps, and so is the save of the job that makes way.  What unused hints of a
+ * group (struct fermata_status) cost may come to 2 % of one slot, and a second's part of
+ * that at once; then further hints are refused for a while.
  *
  * In FERMATA_STATE_EMPTY a hint announces FERMATA_IOC_DOORBELL.
  *
  * ERANGE: @at is past, or more than 10 s ahead.  EBUSY: a job has not ended.
  * EAGAIN: the last hint was given less than 100 us ago, and no job was started since
- * (FERMATA_START_HELD does not count).
+ * (FERMATA_START_HELD does not count); or unused hints of the group have cost too much.
  * EIO: no slot that this context may use is in service any more.
  */
 struct fermata_hint {
@@ -1432,9 +1432,10 @@ struct fermata_group_set {
  * When a member has its turn under the policy, its gang claims the slots that it can
  * have soonest; the jobs on them continue until all of them can be vacant.  If that
  * would take longer than a slice, other contexts go first.  A member whose job starts
- * while the others run gets a slot as any context does.  If the
- * members cannot all be on slots (FERMATA_PARAM_ENABLED, a quarantined slot,
- * FERMATA_PARAM_SLOT_MASK, FERMATA_GROUP_EXCLUSIVE), each gets slots by itself.
+ * while the others run gets a slot as any context does.  The others do not wait for a
+ * member that is throttled (FERMATA_STATUS_THROTTLED).  If the members cannot all be on
+ * slots (FERMATA_PARAM_ENABLED, a quarantined slot, FERMATA_PARAM_SLOT_MASK,
+ * FERMATA_GROUP_EXCLUSIVE), each gets slots by itself.
  *
  * FERMATA_IOC_PREEMPT and FERMATA_IOC_RESUME of one member apply to the jobs of all
  * members, at once.  They succeed or fail as for the member that they name.  A member

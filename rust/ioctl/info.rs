@@ -130,7 +130,6 @@ impl Call<'_> {
                 hints: stats.hints,
                 hints_used: stats.hints_used,
                 hints_wasted: stats.hints_wasted,
-                hints_ignored: stats.hints_ignored,
                 replays: stats.replays,
                 ..user.value
             };

@@ -328,7 +328,10 @@ fn of_hint(error: Error) -> Option<Explanation> {
             "the last job has not ended",
             "a hint is for the next job: try again when the job has ended",
         ),
-        Error::Again => ("the last hint is less than 100us ago", "try again"),
+        Error::Again => (
+            "the last hint is less than 100us ago, or unused hints of the group have cost too much",
+            "try again, after seconds if hints of the group were not followed by jobs",
+        ),
         Error::NotReady => NOT_SET_UP,
         Error::Other(EIO) => NO_SLOT_IN_SERVICE,
         _ => return None,

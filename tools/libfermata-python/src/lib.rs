@@ -107,7 +107,7 @@ fn of_context<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyAn
     let slot = Some(status.slot).filter(|&slot| slot != fermata::uapi::NO_SLOT);
     fields.set_item("slot", slot)?;
     set!(fields, status: error, context, job, run_ns, wait_ns, slices, preemptions, finished, failed, fault_addr, fault_flags,
-        arena_length, device_base, snapshot_length, attributes, group, hints, hints_used, hints_wasted, hints_ignored, faults, replays);
+        arena_length, device_base, snapshot_length, attributes, group, hints, hints_used, hints_wasted, faults, replays);
     namespace(py, &fields)
 }
 

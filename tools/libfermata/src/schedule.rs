@@ -288,7 +288,8 @@ impl Context {
     }
 
     /// Announces that a job will be started in `ahead` from now, at most 10 s. `None` withdraws the
-    /// announcement.
+    /// announcement. [`Error::Again`]: the last one is less than 100 us old, or unused announcements of
+    /// the group have cost too much time of slots.
     pub fn hint(&self, ahead: Option<Duration>) -> Result<()> {
         let argument = uapi::Hint {
             at: ahead.map_or(0, |ahead| now_ns().saturating_add(ns(ahead))),

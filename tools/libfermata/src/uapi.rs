@@ -53,7 +53,7 @@ layout! {
         size: u32, flags: u32, state: u32, error: u32, context: u32, slot: u32, job: u64, run_ns: u64, wait_ns: u64,
         slices: u64, preemptions: u64, finished: u64, failed: u64, fault_addr: u64, arena_length: u64, device_base: u64,
         snapshot_length: u64, attributes: u32, fault_flags: u32, group: u64, hints: u64, hints_used: u64, hints_wasted: u64,
-        hints_ignored: u64, faults: u64, replays: u64,
+        reserved: u64, faults: u64, replays: u64,
     }
     Hint { size: u32, flags: u32, at: u64 }
     Doorbell { size: u32, flags: u32 }
@@ -95,7 +95,7 @@ macro_rules! constants {
 }
 
 constants! {
-    UAPI_VERSION: u32 = 2;
+    UAPI_VERSION: u32 = 3;
     MAX_SLOTS: usize = 8;
     MAX_RESULTS: usize = 16;
     REG_FIRST: u32 = 0x30;

@@ -264,7 +264,7 @@ mod tests {
             ("policy", "fair\n"),
             ("contexts", "3\n"),
             ("max_contexts", "4096\n"),
-            ("uapi_version", "2\n"),
+            ("uapi_version", "3\n"),
         ];
         for (name, text) in files {
             assert!(Card::read(&folder).is_none(), "without {name}");
