@@ -252,6 +252,8 @@ tracepoints! {
     stop(why: u32, began: u64, worked: u64, stopped: u64, left: u64);
     reset(hold: bool);
     quarantine();
+    timer_storm();
+    standstill();
     job_end(job: u64, result: u32);
     held();
     queue(event: u32);

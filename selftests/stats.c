@@ -53,6 +53,50 @@ static void share_slot(struct fm_ctx c[2], u64 slice)
 		fm_end_endless(&c[i]);
 }
 
+/* A counter of a slot in the file `monitor` of the card, which has a line of a KiB for each slot. */
+static u64 monitored(int slot, const char *name)
+{
+	char text[1024 + 1] = "", word[64];
+	int fd = open(fm_sysfs_path(-1, "monitor"), O_RDONLY | O_CLOEXEC);
+	const char *at;
+
+	if (pread(fd, text, 1024, slot * 1024) != 1024)
+		fm_die("monitor: %s", strerror(errno));
+	close(fd);
+	snprintf(word, sizeof(word), " %s=", name);
+	at = strstr(text, word);
+	if (!at)
+		fm_die("monitor: no %s", name);
+	return strtoull(at + strlen(word), NULL, 10);
+}
+
+/*
+ * A timer that fires without end, and a job that waits for ten seconds beside a vacant slot, are
+ * counted and reported. Both are faults of the scheduler, which mutations cause.
+ */
+FM_TEST(card, no_slot_stands_still)
+{
+	u64 end = fm_now() + 15000 * FM_MS, storms = 0, standstills = 0;
+	struct fermata_card_info card;
+	struct fm_expect e;
+	struct fm_ctx c;
+	u32 slot;
+
+	fm_tenant_list(&c, FM_LONG_SLICE, 100, 1, &e);
+	fm_must_start(&c);
+	while (fm_state(c.fd) != FERMATA_STATE_DONE && fm_now() < end)
+		fm_sleep_us(10000);
+	fm_card_info(&card);
+	for (slot = 0; slot < card.slots; slot++) {
+		storms += monitored(slot, "timer_storms");
+		standstills += monitored(slot, "standstills");
+	}
+	EXPECT_EQ(storms != 0, fm_log_has("the timer fires more than 100 times in a millisecond"));
+	EXPECT_EQ(standstills != 0, fm_log_has("waited for ten seconds beside the vacant slot"));
+	EXPECT_EQ(0, storms);
+	EXPECT_EQ(0, standstills);
+}
+
 FM_TEST(card, slots_agree_with_what_the_card_saw)
 {
 	struct seen before, after;

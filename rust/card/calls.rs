@@ -5,6 +5,7 @@
 use super::{
     config::refused,
     execute::Executor,
+    groups::SWEEP_MS,
     now,
     state::{context_of, State},
     Card,
@@ -57,6 +58,7 @@ impl Card {
         let id = {
             let mut state = self.state.lock();
             let id = state.scheduler.add(now(), config).map_err(refused)?;
+            self.sweeper.queue(SWEEP_MS);
             // The scheduler has places for as many contexts as this table.
             let place = state.contexts.get_mut(id.index()).ok_or(EINVAL)?;
             // The part of a released context may still be there.

@@ -96,9 +96,14 @@ impl Card {
     /// Handles the timer of `slot`. Interrupt context.
     pub(crate) fn timer(&self, slot: SlotId) {
         self.read_late(slot);
-        self.act(&mut self.state.lock(), |scheduler, card, at| {
+        let mut state = self.state.lock();
+        let is_storm = self.act(&mut state, |scheduler, card, at| {
             scheduler.timer(card, at, slot);
+            card.slots[slot].watch.note_expiry(at)
         });
+        if is_storm {
+            self.report_timer_storm(&mut state, slot);
+        }
     }
 
     /// Makes the status read of `slot` that was left to the timer, if it is still needed.

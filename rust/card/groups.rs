@@ -22,8 +22,8 @@ use crate::{
 use core::mem::offset_of;
 use kernel::prelude::*;
 
-/// How often registrations of removed cgroups are looked for.
-const SWEEP_MS: u32 = 1000;
+/// How often registrations of removed cgroups, and slots that stand still, are looked for.
+pub(super) const SWEEP_MS: u32 = 1000;
 
 /// Contexts that are moved in one section with interrupts off.
 const REGROUP_MAX: usize = 16;
@@ -255,6 +255,7 @@ impl Worker for Card {
     fn work(&self) {
         self.end_wait_for_link();
         self.sweep();
+        self.find_standstill();
         let mut registry = self.registry.lock();
         let mut swept = false;
         while let Some(group) = registry.groups.first_gone() {
@@ -266,7 +267,8 @@ impl Worker for Card {
         if swept {
             self.regroup(&registry);
         }
-        let is_needed = !registry.groups.is_empty() || self.is_silent();
+        let is_watched = self.context_count() != 0;
+        let is_needed = is_watched || !registry.groups.is_empty() || self.is_silent();
         if is_needed && !self.is_gone() {
             self.sweeper.queue(SWEEP_MS);
         }

@@ -16,6 +16,7 @@ mod record;
 mod registered;
 mod registry;
 mod state;
+mod watch;
 
 pub(crate) use calls::View;
 pub(crate) use groups::{GroupChange, GroupView};
@@ -31,6 +32,7 @@ use crate::{
     engine_id::EngineId,
     gate::UnplugGuard,
     limits::Limits,
+    measure::SlotWatch,
     monotonic::now,
     notifier::{Notice, Notifier},
     presence::Presence,
@@ -68,6 +70,7 @@ pub(crate) struct SlotView {
     pub(crate) faults: u64,
     /// Its vector is off.
     pub(crate) is_polled: bool,
+    pub(crate) watch: SlotWatch,
 }
 
 /// One card. Outlives its device: open files keep it.
@@ -109,8 +112,8 @@ pub(crate) struct Card {
     state: RawSpinLock<KBox<State>>,
     #[pin]
     registry: Mutex<Registry>,
-    /// Sweeps all contexts, ends registrations of removed cgroups, and gives up a silent card.
-    /// Queued under the registry's lock or that of `state`, and not once the card is gone.
+    /// Sweeps all contexts, looks for slots that stand still, ends registrations of removed
+    /// cgroups, and gives up a silent card. Queued under the registry's lock or that of `state`, and not once the card is gone.
     #[pin]
     sweeper: DelayedWork<Self>,
     /// Makes dumps of hangs.
@@ -367,6 +370,7 @@ impl Card {
             finished: measured.finished,
             faults: measured.faults,
             is_polled,
+            watch: state.slots[slot].watch,
         }
     }
 

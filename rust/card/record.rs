@@ -109,6 +109,19 @@ impl Card {
         trace::interrupt(|| (self.subject(), slots.into(), useful));
     }
 
+    /// Traces that the timer of `slot` fires all the time.
+    pub(super) fn note_timer_storm(&self, state: &mut State, slot: SlotId) {
+        trace::timer_storm(|| (self.slot_in(state, slot),));
+    }
+
+    /// Traces that the job of `ctx` waits although it could run on `slot`, which is vacant.
+    pub(super) fn note_standstill(&self, state: &mut State, slot: SlotId, ctx: ContextId) {
+        trace::standstill(|| {
+            let contexts = &mut state.contexts;
+            (self.context_on(contexts, Some(slot), Some(ctx)),)
+        });
+    }
+
     /// Traces that a program has written registers.
     pub(super) fn note_registers(&self, state: &mut State, ctx: ContextId, count: usize) {
         // CAST: at most as many as a slot has.

@@ -6,7 +6,7 @@ use super::{load::Loading, now};
 use crate::{
     dump::RefusedAccess,
     image::{ContextRef, ShadowRegs},
-    measure::SlotHistograms,
+    measure::{SlotHistograms, SlotWatch},
     regs::MAX_SLOTS,
     relay::Relay,
     scheduler::{CardConfig, ContextId, GroupKey, Scheduler, SlotId, SlotState, Storage, Time},
@@ -57,6 +57,7 @@ pub(super) struct CardSlot {
     /// The status is to be read when the timer of the slot fires, which it does at once.
     pub(super) is_unread: bool,
     pub(super) histograms: SlotHistograms,
+    pub(super) watch: SlotWatch,
     /// The status that was read last, and when, for dumps.
     pub(super) status: Option<(u64, Time)>,
     /// The last access that the window has refused, for dumps.
@@ -109,6 +110,7 @@ impl Slots {
                 awaited_ends: 0,
                 is_unread: false,
                 histograms <- init_zeroed(),
+                watch: SlotWatch::default(),
                 status: None,
                 refused: None,
             })
@@ -135,6 +137,11 @@ impl Slots {
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CardSlot> {
         self.slots.iter_mut()
+    }
+
+    /// Returns the sum of a counter over all slots.
+    pub(super) fn total(&self, count: fn(&SlotWatch) -> u64) -> u64 {
+        self.slots.iter().map(|slot| count(&slot.watch)).sum()
     }
 
     /// Forgets that status reads were left to timers.

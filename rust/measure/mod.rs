@@ -6,6 +6,8 @@
 
 mod histogram;
 mod meter;
+mod watch;
 
 pub use histogram::{bucket_of, lower_bound, Histogram, BUCKETS};
 pub use meter::{ContextHistograms, ContextMeter, SlotHistograms};
+pub use watch::SlotWatch;

@@ -81,6 +81,11 @@ fn write_slot(line: &mut Part<'_>, card: &Card, slot: SlotId) -> core::fmt::Resu
         view.throttled,
     ))?;
     line.write_fmt(fmt!(
+        " timer_storms={} standstills={}",
+        view.watch.timer_storms,
+        view.watch.standstills,
+    ))?;
+    line.write_fmt(fmt!(
         " busy_ns={} save_ns={} restore_ns={}",
         stats.busy.as_ns(),
         stats.save.as_ns(),

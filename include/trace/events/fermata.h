@@ -339,6 +339,12 @@ TRACE_EVENT(fermata_reset,
 DEFINE_EVENT(fermata_subject, fermata_quarantine,
 	TP_PROTO(const struct fermata_subject *subject), TP_ARGS(subject));
 
+DEFINE_EVENT(fermata_subject, fermata_timer_storm,
+	TP_PROTO(const struct fermata_subject *subject), TP_ARGS(subject));
+
+DEFINE_EVENT(fermata_subject, fermata_standstill,
+	TP_PROTO(const struct fermata_subject *subject), TP_ARGS(subject));
+
 TRACE_EVENT(fermata_job_end,
 	TP_PROTO(const struct fermata_subject *subject, u64 job, u32 result),
 	TP_ARGS(subject, job, result),

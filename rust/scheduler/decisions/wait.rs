@@ -10,8 +10,9 @@
 //! intervals, slices and switches.
 
 use super::super::context::{Context, Neighbours, State};
-use super::super::values::{Duration, EntityIndex, SlotId, Time};
+use super::super::values::{Class, ContextId, Duration, EntityIndex, SlotId, Time};
 use super::super::Scheduler;
+use super::Slot;
 
 /// How many of the contexts that wait longest are looked at for one that may run on a slot.
 const LOOKS_MAX: usize = 8;
@@ -106,12 +107,28 @@ impl Scheduler {
     /// Returns the context in the list behind which one belongs that was bound, and is given back.
     fn longer_waiting(&self, at: EntityIndex) -> Option<EntityIndex> {
         let Context { class, since, .. } = self.contexts[at];
-        let first = self.classes[class.at()].waiting.oldest;
-        let newer = |&at: &EntityIndex| self.contexts[at].neighbours.newer;
-        let first = core::iter::successors(first, newer).take(LOOKS_MAX);
-        first
+        self.longest_waiting(class)
             .take_while(|&other| self.contexts[other].since <= since)
             .last()
+    }
+
+    /// Iterates over the contexts of a class that wait longest.
+    fn longest_waiting(&self, class: Class) -> impl Iterator<Item = EntityIndex> + '_ {
+        let first = self.classes[class.at()].waiting.oldest;
+        let newer = |&at: &EntityIndex| self.contexts[at].neighbours.newer;
+        core::iter::successors(first, newer).take(LOOKS_MAX)
+    }
+
+    /// Returns a context that could run on a slot which is vacant. If it stays, the slot stands still.
+    pub fn waits_beside(&self, slot: SlotId) -> Option<ContextId> {
+        let is_vacant = |slot: &&Slot| slot.protocol.is_vacant() && !self.frozen;
+        let record = self.find_record(slot).filter(is_vacant)?;
+        let waits = self.longest_waiting(record.class).find(|&at| {
+            let is_kept = self.queue.is_throttled(at) || self.is_ganged(at);
+            !is_kept && self.slots_of(at) & slot.bit() != 0
+        });
+        self.successor(slot)
+            .or(waits.map(|at| self.contexts.id(at)))
     }
 
     /// Adds a context to the list of those that wait, behind `older`.

@@ -27,4 +27,5 @@ mod relay;
 mod rules;
 mod simulation;
 mod urgency;
+mod watch;
 mod weights;

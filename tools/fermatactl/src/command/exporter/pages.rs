@@ -85,7 +85,7 @@ const CONTEXT_STATES: [&str; 7] = [
 
 /// Counters of a slot: the figure in the card's file `monitor`, and the metric. A figure in
 /// nanoseconds ends with `_ns`.
-const SLOT_COUNTERS: [(&str, Description); 13] = [
+const SLOT_COUNTERS: [(&str, Description); 15] = [
     (
         "busy_ns",
         counter(
@@ -169,6 +169,20 @@ const SLOT_COUNTERS: [(&str, Description); 13] = [
         counter(
             "fermata_slot_throttled_interrupts",
             "Times that interrupts were switched off because completions came too often.",
+        ),
+    ),
+    (
+        "timer_storms",
+        counter(
+            "fermata_slot_timer_storms",
+            "Milliseconds in which the timer of the slot fired more than 100 times.",
+        ),
+    ),
+    (
+        "standstills",
+        counter(
+            "fermata_slot_standstills",
+            "Jobs that have waited for ten seconds beside the vacant slot.",
         ),
     ),
 ];
