@@ -9,7 +9,7 @@
 //! - I4: while a slot is vacant without a successor, nobody who waits may use it, or its timer is
 //!   due.
 //! - I7: no waiting context outranks a successor that it could replace, or a run that it could stop.
-//! - I8: a slot that is late has no successor.
+//! - I8: a slot that is late has no successor, unless its class has no other slot.
 //! - I11: a slot that is not vacant has a timer.
 //! - I14: a frozen scheduler has no successors.
 
@@ -76,7 +76,7 @@ impl Scheduler {
         let next = slot.next();
         // I8, I14: no successor waits for a slot that is late, or on a card that is frozen.
         let is_late =
-            protocol.is_busy() && protocol.unstopped().is_none() && !protocol.is_leaving();
+            protocol.is_busy() && protocol.unstopped().is_none() && !self.is_leaving(id);
         if let Some(next) = next.filter(|next| !may_be_taken(next.ctx)) {
             assert!(!self.frozen, "slot {id:?} of a frozen card has a successor");
             let is_last = protocol.stopping().is_some_and(|stop| stop.last);
@@ -127,7 +127,7 @@ impl Scheduler {
         };
         let is_stopped = protocol.stopping().is_none_or(|stop| stop.at <= now);
         let may_give_way = slot.prev().is_none() && is_stopped;
-        if may_give_way && (protocol.is_vacant() || protocol.is_leaving()) {
+        if may_give_way && (protocol.is_vacant() || self.is_leaving(id)) {
             assert!(!self.gives_way(&next, at), "{at:?} waits for {next:?}");
         }
     }

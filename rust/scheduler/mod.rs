@@ -201,6 +201,14 @@ impl Scheduler {
         self.queue.allowed(at) & self.classes[class.at()].usable
     }
 
+    /// Returns whether a slot will be vacant soon, and may have a successor.
+    #[inline]
+    fn is_leaving(&self, id: SlotId) -> bool {
+        let slot = self.slot(id);
+        let usable = self.classes[slot.class.at()].usable;
+        slot.protocol.is_leaving(usable == id.bit())
+    }
+
     /// Marks the timer of a slot.
     #[inline]
     fn touch(&mut self, id: SlotId) {

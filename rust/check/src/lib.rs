@@ -236,7 +236,6 @@ impl Bounds {
             (relay, "a relay switches to the next context", |_, world| world.seen.relayed),
             (relay, "an order arrives too late and is dropped", |_, world| world.seen.order_late),
             (one_slot, "two records are unread at once", |_, world| world.seen.two_unread),
-            (one_slot && self.first_urgent, "three records are unread at once", |_, world| world.seen.three_unread),
             (one_slot && self.contexts > 2, "four orders are in flight", |_, world| world.seen.four_posted),
             (one_slot && self.contexts > 2, "a named context is replaced by another one", |_, world| world.seen.replaced),
             (one_slot, "a named context is withdrawn", |_, world| world.seen.withdrawn),

@@ -246,7 +246,6 @@ pub(crate) struct Seen {
     pub(crate) not_run: bool,
     pub(crate) dropped: bool,
     pub(crate) two_unread: bool,
-    pub(crate) three_unread: bool,
     pub(crate) four_posted: bool,
     pub(crate) urgent_named: bool,
     pub(crate) order_ignored: bool,

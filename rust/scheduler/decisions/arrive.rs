@@ -172,12 +172,12 @@ impl Scheduler {
         }
         let run = slot.protocol.run();
         let may_stop = run.is_some_and(|run| {
-            let is_stopped = run.stop.is_some_and(|stop| stop.at <= call.now);
+            let is_stopped = run.stop.is_some_and(|stop| stop.is_at_once());
             let is_boosted = slot.accounts.boosted && call.now < self.slice_end(id);
             let is_boosted = is_boosted && !self.is_reserved(at);
             !is_stopped && !is_boosted && self.preempts(at, EntityIndex::of(run.ctx))
         });
-        let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), slot.protocol.is_leaving());
+        let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), self.is_leaving(id));
         match slot.next {
             None if is_vacant => Some((Offer::Free, None)),
             None if is_leaving && !self.comes_back(id, at) => Some((Offer::Free, None)),

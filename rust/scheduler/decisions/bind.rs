@@ -130,7 +130,7 @@ impl Scheduler {
         if slot.protocol.is_vacant() {
             return self.fill(call, id);
         }
-        if slot.next.is_none() && slot.protocol.is_leaving() {
+        if slot.next.is_none() && self.is_leaving(id) {
             // A relay was told when: it is the turn of who is first then.
             let stop = slot.protocol.stopping().map(|stop| stop.at);
             if let Some(at) = stop.filter(|&at| at > call.now) {

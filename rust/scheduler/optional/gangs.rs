@@ -388,7 +388,7 @@ impl Scheduler {
             return Some(Time::NEVER);
         }
         let Some(run) = slot.protocol.unstopped() else {
-            let is_free = slot.protocol.is_leaving() && !self.comes_back(id, best);
+            let is_free = self.is_leaving(id) && !self.comes_back(id, best);
             return match slot.protocol.is_vacant() {
                 true => Some(Time::ZERO),
                 false => is_free.then_some(now),

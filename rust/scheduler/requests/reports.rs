@@ -105,7 +105,7 @@ impl Scheduler {
             return self.fill(call, id);
         }
         let is_stopped = slot.protocol.unstopped().is_none();
-        let is_late = slot.protocol.is_busy() && is_stopped && !slot.protocol.is_leaving();
+        let is_late = slot.protocol.is_busy() && is_stopped && !self.is_leaving(id);
         if is_late && slot.next().is_some() {
             // The slot does not answer in time: its successor need not wait for it.
             self.withdraw(call, id);

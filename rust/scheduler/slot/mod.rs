@@ -218,12 +218,15 @@ impl Protocol {
     }
 
     /// Returns whether the slot will be vacant soon. A slot that has not answered in time does not
-    /// count.
+    /// count, unless the class has no other: `is_only`.
     #[inline]
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self, is_only: bool) -> bool {
         match &self.state {
-            State::Running(run) => run.stop.is_some_and(|stop| !stop.late && !stop.last),
-            State::Resetting(reset) => !reset.is_repeated(),
+            State::Running(run) => {
+                let stop = run.stop.filter(|stop| is_only || !stop.late);
+                stop.is_some_and(|stop| !stop.last)
+            }
+            State::Resetting(reset) => is_only || !reset.is_repeated(),
             _ => false,
         }
     }

@@ -54,6 +54,11 @@ pub(in super::super) struct Stopping {
 }
 
 impl Stopping {
+    /// Returns whether the card was told to stop the job at once, and not after a time.
+    pub(in super::super) fn is_at_once(&self) -> bool {
+        self.after == Duration::ZERO
+    }
+
     /// Returns when the timer is needed; `poll_at`: for reading the status.
     #[inline]
     pub(super) fn deadline(&self, poll_at: Time) -> Time {

@@ -174,7 +174,6 @@ impl World {
         }
         let unread = slot.relay.records.len();
         self.seen.two_unread |= unread > 1;
-        self.seen.three_unread |= unread > 2;
         assert!(unread <= UNREAD, "a run that no order can have begun");
         if lost || late {
             self.seen.record_lost |= lost;
