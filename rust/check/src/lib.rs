@@ -197,7 +197,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 44] {
+    fn reached(&self) -> [Reached; 43] {
         let Self { relay, control, holds, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Otherwise each context always has a slot.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
@@ -219,7 +219,6 @@ impl Bounds {
             (contended, "a member of a gang is due to follow another one onto a slot", |_, world| world.seen.followed),
             (hints, "a slot is reserved while a job waits", |_, world| world.seen.kept),
             (hints, "a hint is wasted", |_, world| world.seen.hint_wasted),
-            (hints, "a hint is ignored", |_, world| world.seen.hint_ignored),
             (self.queues, "a job leaves its slot because its queue is empty", |_, world| world.seen.emptied),
             (self.queues, "a doorbell rings while its job is on the slot", |_, world| world.seen.rung),
             (boundary, "a job is stopped at a boundary", |_, world| world.seen.boundary),

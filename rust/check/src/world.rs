@@ -228,7 +228,6 @@ pub(crate) struct Seen {
     pub(crate) rung: bool,
     pub(crate) kept: bool,
     pub(crate) hint_wasted: bool,
-    pub(crate) hint_ignored: bool,
     pub(crate) together: bool,
     pub(crate) claimed: bool,
     pub(crate) followed: bool,

@@ -91,7 +91,6 @@ impl Scheduler {
             hints: 0,
             hints_used: 0,
             hints_wasted: 0,
-            hints_ignored: 0,
         };
         context.hint.report(&mut stats);
         Ok(stats)

@@ -59,8 +59,6 @@ pub struct Stats {
     pub hints_used: u64,
     /// Hints that no job followed in time, or that were withdrawn after they had cost something.
     pub hints_wasted: u64,
-    /// Hints that were ignored, because other hints had wasted too much before.
-    pub hints_ignored: u64,
 }
 
 impl Stats {

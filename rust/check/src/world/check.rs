@@ -184,7 +184,6 @@ impl World {
             return;
         };
         self.seen.hint_wasted |= stats.hints_wasted > 0;
-        self.seen.hint_ignored |= stats.hints_ignored > 0;
         if let Some(slot) = stats.slot.filter(|&slot| self.is_on(slot, owner.id)) {
             users[slot.index()] += 1;
         }

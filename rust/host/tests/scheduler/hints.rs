@@ -39,15 +39,10 @@ fn cancel(world: &mut World, ctx: ContextId) -> Result<(), Refusal> {
     world.event(Event::Hint { ctx, at })
 }
 
-/// Returns how many hints were given, used, wasted and ignored.
-fn counts(world: &World, ctx: ContextId) -> [u64; 4] {
+/// Returns how many hints were given, used and wasted.
+fn counts(world: &World, ctx: ContextId) -> [u64; 3] {
     let stats = world.stats(ctx);
-    [
-        stats.hints,
-        stats.hints_used,
-        stats.hints_wasted,
-        stats.hints_ignored,
-    ]
+    [stats.hints, stats.hints_used, stats.hints_wasted]
 }
 
 /// A best-effort job without end on each slot, and a latency-critical context without a job, after
@@ -98,7 +93,7 @@ fn the_slot_is_vacant_when_the_work_comes() {
     world.run_for(2 * MS);
     assert_eq!(world.state(lc), JobState::Done);
     assert_eq!(world.machine.slot_of(be[0]), Some(slot));
-    assert_eq!(counts(&world, lc), [1, 1, 0, 0]);
+    assert_eq!(counts(&world, lc), [1, 1, 0]);
 }
 
 #[test]
@@ -113,7 +108,7 @@ fn a_slot_is_kept_until_the_hint_expires() {
     world.run_for(2 * US);
     assert_eq!(world.machine.reserved_for(sid(0)), None);
     assert_eq!(world.machine.slot_of(be[0]), Some(sid(0)));
-    assert_eq!(counts(&world, lc), [1, 0, 1, 0]);
+    assert_eq!(counts(&world, lc), [1, 0, 1]);
     let lost = world.now - (BEGIN + 2 * MS) - (world.stats(be[0]).run.as_ns() - ran.as_ns());
     assert!(lost < 100 * US, "{lost}");
 }
@@ -138,7 +133,7 @@ fn what_a_hint_says_is_checked() {
     assert_eq!(at(&mut world, lc, now + 5 * MS), Err(Refusal::Rate));
     world.run_for(1);
     assert_eq!(at(&mut world, lc, now + 5 * MS), Ok(()));
-    assert_eq!(counts(&world, lc), [2, 0, 0, 0]);
+    assert_eq!(counts(&world, lc), [2, 0, 0]);
     world.close(lc).unwrap();
     assert_eq!(at(&mut world, lc, now + 5 * MS), Err(Refusal::NoContext));
     world.vanish();
@@ -162,12 +157,12 @@ fn the_last_hint_counts() {
     assert_eq!(world.stats(lc).hint, None);
     world.run_for(60 * US);
     assert_eq!(world.machine.reserved_for(sid(0)), None);
-    assert_eq!(counts(&world, lc), [2, 0, 1, 0]);
+    assert_eq!(counts(&world, lc), [2, 0, 1]);
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS);
     assert_eq!(world.machine.reserved_for(sid(0)), Some(lc));
     world.run_for(MS);
-    assert_eq!(counts(&world, lc), [3, 0, 2, 0]);
+    assert_eq!(counts(&world, lc), [3, 0, 2]);
 }
 
 #[test]
@@ -262,7 +257,7 @@ fn a_stronger_one_takes_the_slot_that_is_kept() {
     world.run_for(MS);
     assert_eq!(world.state(be[0]), JobState::Queued);
     // The hint expired while the other context ran, and counts as wasted.
-    assert_eq!(counts(&world, lc), [1, 0, 1, 0]);
+    assert_eq!(counts(&world, lc), [1, 0, 1]);
 }
 
 #[test]
@@ -274,7 +269,7 @@ fn a_vacant_slot_is_kept_and_costs_nothing_while_nobody_waits() {
         hint(&mut world, lc, MS).unwrap();
         world.run_for(5 * MS);
     }
-    assert_eq!(counts(&world, lc), [5, 0, 5, 0]);
+    assert_eq!(counts(&world, lc), [5, 0, 5]);
     // So the next hint is honoured: a job that arrives shortly before its time is not started.
     hint(&mut world, lc, MS).unwrap();
     world.run_for(MS - 10 * US);
@@ -375,7 +370,7 @@ fn no_storm_of_timers_follows_many_hints_for_the_same_time() {
             hint(&mut world, ctx, MS).unwrap();
         }
         world.run_for(20 * MS);
-        assert!(ctxs.iter().all(|&ctx| counts(&world, ctx)[2..] != [0, 0]));
+        assert!(ctxs.iter().all(|&ctx| counts(&world, ctx)[2] != 0));
         let most = most_arms_at_once(&world);
         assert!(most <= 4, "{most} decisions at once");
     }
@@ -431,7 +426,7 @@ fn a_hint_that_has_lost_its_slot_to_other_work_was_wasted() {
     let taken = world.machine.slot_of(other).unwrap().index();
     cancel(&mut world, kept[1 - taken]).unwrap();
     world.run_for(MS);
-    assert_eq!(counts(&world, kept[taken]), [1, 0, 1, 0]);
+    assert_eq!(counts(&world, kept[taken]), [1, 0, 1]);
 }
 
 #[test]
@@ -502,8 +497,8 @@ fn lost_to_liars(liars: u64, groups: u64, seconds: u64) -> u64 {
     // Saves and restores, which count as time on the slot, are no useful work either.
     let switches = (world.stats(be[0]).preemptions - saves) * 100 * US;
     let useful = world.stats(be[0]).run.as_ns() - ran - switches;
-    let [given, used, wasted, ignored] = counts(&world, lc);
-    assert_eq!((used, given), (0, wasted + ignored));
+    let [given, used, wasted] = counts(&world, lc);
+    assert_eq!((used, given), (0, wasted));
     assert!(wasted > 0 && refused > given, "{wasted} {refused}");
     (span - useful) * 1_000 / span
 }
