@@ -58,6 +58,7 @@ impl Card {
         let id = {
             let mut state = self.state.lock();
             let id = state.scheduler.add(now(), config).map_err(refused)?;
+            // Slots are watched while there are contexts.
             self.sweeper.queue(SWEEP_MS);
             // The scheduler has places for as many contexts as this table.
             let place = state.contexts.get_mut(id.index()).ok_or(EINVAL)?;
