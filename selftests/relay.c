@@ -186,34 +186,7 @@ FM_TEST(relay, next_job_after_a_job_that_ends)
 	EXPECT_EQ(orders + 2, counter(&first, "orders"));
 }
 
-/* The card returns to a job that short urgent work preempted, however late the driver knows. */
-FM_TEST(relay, slot_goes_back_after_urgent_work)
-{
-	struct fm_expect e, urgent_e;
-	struct fm_ctx c, urgent;
-	u64 from, orders;
-
-	NEED_RELAY();
-	fm_tenant_list(&c, FM_LONG_SLICE, LONG, 1, &e);
-	fm_tenant_list(&urgent, FM_LONG_SLICE, 100, 2, &urgent_e);
-	fm_param(urgent.fd, FERMATA_PARAM_LATENCY_CRITICAL, 1);
-	card_speed(c.slot, 1);
-	from = card_history_end();
-	fm_must_start(&c);
-	card_until_runs(c.slot, c.token);
-	orders = counter(&c, "orders");
-	fm_must_start(&urgent);
-	fm_wait(urgent.fd, FERMATA_EVENT_DONE);
-	EXPECT_EQ(orders + 1, counter(&c, "orders"));
-	ASSERT_GOOD(fm_job_wrong(&urgent, &urgent_e));
-	ASSERT_GOOD(end_well(&c, &e));
-	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
-		{ c.slot, CARD_START, &c }, { c.slot, CARD_PAUSE, &c }, { c.slot, CARD_PAUSED, &c },
-		{ c.slot, CARD_START, &urgent }, { c.slot, CARD_FINISHED, &urgent },
-		{ c.slot, CARD_RESUME, &c }, { c.slot, CARD_FINISHED, &c } }, 7));
-}
-
-/* An owner that holds or closes such a job does not wait for the urgent work. */
+/* An owner that holds or closes a job does not wait for urgent work that preempted the job. */
 FM_TEST(relay, job_that_made_way_is_held_and_closed_at_once)
 {
 	struct fm_ctx c[2], urgent;

@@ -29,9 +29,9 @@ use kernel::{
 const CONTEXTS_AT_ONCE: u32 = 16;
 
 /// Number of records of a slot that are handled while the card's lock is held with interrupts off.
-/// A card that follows the protocol has at most three ready: those of a run, of the next run and,
-/// with BACK, of the run that the slot goes back to. Every further run needs another order.
-const RECORDS_AT_ONCE: usize = 4;
+/// A card that follows the protocol has at most two ready, those of a run and of the next run:
+/// every further run needs another order.
+const RECORDS_AT_ONCE: usize = 3;
 /// How long after that the other records are looked for.
 const RECORDS_LATER: Duration = Duration::from_ms(1);
 
