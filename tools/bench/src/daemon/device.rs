@@ -286,7 +286,6 @@ const RELAY: usize = 0x340;
 const NEXT_SHIFT: u32 = 16;
 const VACANT: u64 = 1 << 33;
 const RESUME: u64 = 1 << 34;
-const BACK: u64 = 1 << 35;
 const AT_SHIFT: u32 = 40;
 /// The run only ends by itself.
 const NEVER_US: u64 = 0xff_ffff;
@@ -327,8 +326,6 @@ pub(super) struct Order {
     /// Microseconds for which that run may work; `None`: it ends by itself.
     pub(super) at_us: Option<u32>,
     pub(super) next: Option<Next>,
-    /// If that run is saved, its job continues after the next one.
-    pub(super) back: bool,
 }
 
 impl Order {
@@ -337,7 +334,7 @@ impl Order {
         let next = self.next.map_or(0, |next| {
             (next.client as u64 + 1) << NEXT_SHIFT | u64::from(next.resume) * RESUME
         });
-        at | next | u64::from(self.back) * BACK | u64::from(self.after as u16)
+        at | next | u64::from(self.after as u16)
     }
 }
 
@@ -347,12 +344,6 @@ pub(super) struct Record {
     pub(super) reason: Reason,
     /// The client whose job the card has taken next.
     pub(super) next: Option<ClientId>,
-    /// After that job, the card continues with the job of this run.
-    pub(super) back: bool,
-    /// How long the job worked.
-    pub(super) worked_us: u32,
-    /// How long load, restore and save took.
-    pub(super) switch_us: u32,
 }
 
 /// Why a run has ended.
@@ -427,7 +418,6 @@ impl Relay {
             after,
             at_us: Some(0),
             next: Some(next),
-            back: false,
         };
         self.device.write(ORDER, order.word() | VACANT);
     }
@@ -448,18 +438,7 @@ impl Relay {
         }
         let next = self.memory.read(at + 0x30) as u32;
         let next = next.checked_sub(1).map(|client| client as ClientId);
-        let back = last >> 42 & 1 != 0;
-        let [began, worked, stopped, left] =
-            [0x08, 0x10, 0x18, 0x20].map(|offset| self.memory.read(at + offset));
-        let did_work = worked != 0;
-        let us = |ns: u64| if did_work { (ns / 1000) as u32 } else { 0 };
-        Some(Record {
-            reason,
-            next,
-            back,
-            worked_us: us(stopped.saturating_sub(worked)),
-            switch_us: us(worked.saturating_sub(began) + left.saturating_sub(stopped)),
-        })
+        Some(Record { reason, next })
     }
 }
 
@@ -494,12 +473,11 @@ mod tests {
             after: 0x1_0007,
             at_us,
             next,
-            back: next.is_some(),
         };
         let word = relay::Order(order(Some(1000), Some(next)).word());
         assert_eq!((word.after(), word.context()), (7, Some(4)));
         assert_eq!((word.at_us(), word.resume()), (Some(1000), true));
-        assert!(word.back() && !word.vacant() && !word.reserved());
+        assert!(!word.vacant() && !word.reserved());
         assert!(relay::Order(order(None, None).word()).withdraws());
     }
 }

@@ -445,7 +445,6 @@ impl Server {
                     addresses: addresses(id),
                     registers,
                     saved: false,
-                    used_us: 0,
                 };
                 self.schedule.submit(job, &mut self.timer)
             }
@@ -517,7 +516,6 @@ mod tests {
             addresses: addresses(client),
             registers: [0; REGISTERS],
             saved: false,
-            used_us: 0,
         };
         server.schedule.submit(job, &mut server.timer).unwrap();
     }

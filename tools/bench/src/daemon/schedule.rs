@@ -5,7 +5,7 @@
 
 use super::device::{Device, JobAddresses, Next, Order, Reason, Record, Relay, Status};
 use super::protocol::{Urgency, REGISTERS};
-use super::{now, Timer};
+use super::Timer;
 use anyhow::{ensure, Context as _, Result};
 use fermata_card::regs::status;
 use std::collections::VecDeque;
@@ -25,9 +25,6 @@ pub(super) struct Job {
     pub(super) registers: [u64; REGISTERS],
     /// The job is resumed from its snapshot.
     pub(super) saved: bool,
-    /// How much of its slice the job has used. Only a slot with a relay lets a job use the rest
-    /// later.
-    pub(super) used_us: u32,
 }
 
 impl Job {
@@ -274,19 +271,13 @@ impl Schedule for StatusSchedule {
 }
 
 /// A slot with a relay, and the jobs. The daemon tells the card which job runs next when a run
-/// begins, and again when urgent work arrives. A job that urgent work interrupts continues with the
-/// rest of its slice, as with fermata.ko; without a relay, such a job waits in the queue for a
-/// slice. If the rest of the slice is not longer than a switch, the job waits in the queue here,
-/// too.
+/// begins, and again when urgent work arrives. A job that urgent work interrupts waits for its next
+/// turn, as without a relay, and as under fermata.ko's policy round-robin.
 pub(super) struct RelaySchedule {
     relay: Relay,
     slice_us: u32,
     /// The job on the slot.
     run: Option<Job>,
-    /// When the daemon learned that the run had begun.
-    begun: Duration,
-    /// The duration of the last switch that had both a restore and a save.
-    switch_us: u32,
     /// The number of the present or last run.
     number: u32,
     /// The last order for the present run, and the job that the order names.
@@ -301,8 +292,6 @@ impl RelaySchedule {
             relay,
             slice_us,
             run: None,
-            begun: Duration::ZERO,
-            switch_us: 0,
             number: 0,
             posted: None,
             named: None,
@@ -317,18 +306,16 @@ impl RelaySchedule {
         };
         self.withdraw();
         self.named = self.waiting.pop();
-        let displaces = self.named.is_some_and(|next| next.goes_before(&run));
         let at_us = match self.named {
-            Some(_) if displaces => Some(0),
+            Some(next) if next.goes_before(&run) => Some(0),
             // Urgent work is preempted only by urgent work.
-            Some(next) if !run.goes_before(&next) => Some(self.slice_us - run.used_us),
+            Some(next) if !run.goes_before(&next) => Some(self.slice_us),
             _ => None,
         };
         let order = Order {
             after: self.number,
             at_us,
             next: self.named.map(next_of),
-            back: displaces && self.has_slice_left(run),
         };
         let is_told = match self.posted {
             Some(posted) => posted == order,
@@ -338,12 +325,6 @@ impl RelaySchedule {
             self.relay.order(order);
             self.posted = Some(order);
         }
-    }
-
-    /// Returns whether the rest of the slice of the job on the slot is longer than a switch.
-    fn has_slice_left(&self, run: Job) -> bool {
-        let worked = now().saturating_sub(self.begun).as_micros();
-        u128::from(run.used_us + self.switch_us) + worked < u128::from(self.slice_us)
     }
 
     /// Puts the named job back into the queue.
@@ -357,22 +338,15 @@ impl RelaySchedule {
     fn dispatch(&mut self) {
         if let Some(job) = self.waiting.pop() {
             self.relay.start(self.number, next_of(job));
-            self.begin(job, None);
+            self.begin(job);
         }
     }
 
-    /// Notes that the run of a job has begun. If `back` is given, the card holds an order by which
-    /// `back` follows.
-    fn begin(&mut self, job: Job, back: Option<Next>) {
+    /// Notes that the run of a job has begun.
+    fn begin(&mut self, job: Job) {
         self.number = self.number.wrapping_add(1);
         self.run = Some(job);
-        self.begun = now();
-        self.posted = back.map(|next| Order {
-            after: self.number,
-            at_us: None,
-            next: Some(next),
-            back: false,
-        });
+        self.posted = None;
         self.revise();
     }
 
@@ -382,30 +356,16 @@ impl RelaySchedule {
         // A replaced order may have been taken nevertheless.
         self.withdraw();
         let next = record.next.map(|client| self.waiting.take(client));
-        if record.reason == Reason::Paused {
-            if job.saved {
-                self.switch_us = record.switch_us;
-            }
-            job.saved = true;
-        }
-        let used_us = job.used_us + record.worked_us;
+        job.saved |= record.reason == Reason::Paused;
         match record.reason {
-            // The order that the card holds is replaced if the job has no slice left.
-            Reason::Paused | Reason::NotRun if record.back && used_us < self.slice_us => {
-                job.used_us = used_us;
-                self.waiting.push_front(job);
-            }
-            Reason::Paused | Reason::NotRun => {
-                job.used_us = 0;
-                self.waiting.push_again(job);
-            }
+            Reason::Paused | Reason::NotRun => self.waiting.push_again(job),
             Reason::Finished => ended.push((job.client, status::FINISH)),
             Reason::Failed(reason) => ended.push((job.client, reason << 8)),
         }
         match next {
             Some(next) => {
                 let next = next.context("the card has gone on with another job")?;
-                self.begin(next, record.back.then(|| next_of(job)));
+                self.begin(next);
             }
             None => self.dispatch(),
         }
@@ -487,7 +447,6 @@ mod tests {
             addresses: JobAddresses::default(),
             registers: [0; REGISTERS],
             saved: false,
-            used_us: 0,
         }
     }
 
@@ -505,15 +464,14 @@ mod tests {
         slot.submit(job(client, urgency), &mut timer).unwrap();
     }
 
-    /// Ends the present run; its job has worked for `us`, and restore and save took 100 us each.
-    fn end(slot: &mut RelaySchedule, reason: Reason, us: u64, next: ClientId, back: bool) {
-        let (worked, stopped) = (1_000_000, 1_000_000 + us * 1000);
+    /// Ends the present run.
+    fn end(slot: &mut RelaySchedule, reason: Reason, next: ClientId) {
         slot.relay.write_record(&relay::Record {
             cookie: 0,
-            began: worked - 100_000,
-            worked,
-            stopped,
-            left: stopped + 100_000,
+            began: 1,
+            worked: 2,
+            stopped: 3,
+            left: 4,
             fault_addr: 0,
             next: next as u32 + 1,
             fault_info: 0,
@@ -521,68 +479,33 @@ mod tests {
             reason,
             results_lost: false,
             void: false,
-            back,
+            back: false,
         });
         let mut timer = Timer::new(None);
         slot.interrupted(&mut timer, &mut Ended::new()).unwrap();
     }
 
     /// Returns the run that is on the slot, and the contents of the last order: for how long the
-    /// run may work, which job is next, and whether the job of the run continues after that.
-    fn ordered(slot: &RelaySchedule) -> (ClientId, Option<u32>, Option<ClientId>, bool) {
+    /// run may work, and which job is next.
+    fn ordered(slot: &RelaySchedule) -> (ClientId, Option<u32>, Option<ClientId>) {
         let order = slot.relay.last_order();
         assert_eq!(order.after(), slot.number as u16);
         let next = order.context().map(|context| context as ClientId);
         let at_us = order.at_us().map(|us| us as u32);
-        (slot.run.unwrap().client, at_us, next, order.back())
+        (slot.run.unwrap().client, at_us, next)
     }
 
     #[test]
-    fn an_interrupted_job_has_the_rest_of_its_slice() {
+    fn an_interrupted_job_waits_for_its_next_turn() {
         let mut slot = slot();
-        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER), false));
-        for part in 1..=2 {
-            submit(&mut slot, URGENT, Urgency::LatencyCritical);
-            assert_eq!(ordered(&slot), (JOB, Some(0), Some(URGENT), true));
-            end(&mut slot, Reason::Paused, 300_000, URGENT, true);
-            end(&mut slot, Reason::Finish, 100, JOB, false);
-            let rest = SLICE_US - part * 300_000;
-            assert_eq!(ordered(&slot), (JOB, Some(rest), Some(OTHER), false));
-        }
-        // At the end of its slice, the job is preempted, and gets a whole slice the next time.
-        end(&mut slot, Reason::Paused, 400_000, OTHER, false);
-        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
-        end(&mut slot, Reason::Paused, SLICE_US.into(), JOB, false);
-        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER), false));
-    }
-
-    #[test]
-    fn a_job_that_has_used_its_slice_does_not_go_on_after_urgent_work() {
-        let mut slot = slot();
+        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER)));
         submit(&mut slot, URGENT, Urgency::LatencyCritical);
-        // The order came while the job was being saved at the end of its slice.
-        end(&mut slot, Reason::Paused, SLICE_US.into(), URGENT, true);
-        assert_eq!(ordered(&slot), (URGENT, None, Some(OTHER), false));
-        end(&mut slot, Reason::Finish, 100, OTHER, false);
-        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
-    }
-
-    #[test]
-    fn a_job_whose_rest_is_shorter_than_a_switch_waits_in_the_queue() {
-        let mut slot = slot();
-        for (next, us) in [(OTHER, SLICE_US), (JOB, SLICE_US)] {
-            end(&mut slot, Reason::Paused, us.into(), next, false);
-        }
-        submit(&mut slot, URGENT, Urgency::LatencyCritical);
-        end(&mut slot, Reason::Paused, 999_900, URGENT, true);
-        end(&mut slot, Reason::Finish, 100, JOB, false);
-        assert_eq!(ordered(&slot), (JOB, Some(100), Some(OTHER), false));
-        // A switch takes 200 us.
-        submit(&mut slot, URGENT, Urgency::LatencyCritical);
-        assert_eq!(ordered(&slot), (JOB, Some(0), Some(URGENT), false));
-        end(&mut slot, Reason::Paused, 50, URGENT, false);
-        assert_eq!(ordered(&slot).0, URGENT);
-        end(&mut slot, Reason::Finish, 100, OTHER, false);
-        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB), false));
+        assert_eq!(ordered(&slot), (JOB, Some(0), Some(URGENT)));
+        end(&mut slot, Reason::Paused, URGENT);
+        assert_eq!(ordered(&slot), (URGENT, None, Some(OTHER)));
+        end(&mut slot, Reason::Finish, OTHER);
+        assert_eq!(ordered(&slot), (OTHER, Some(SLICE_US), Some(JOB)));
+        end(&mut slot, Reason::Paused, JOB);
+        assert_eq!(ordered(&slot), (JOB, Some(SLICE_US), Some(OTHER)));
     }
 }
