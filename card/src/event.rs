@@ -258,7 +258,6 @@ pub enum What {
         reason: Reason,
         next: u64,
         void: bool,
-        back: bool,
         results_lost: bool,
         fate: RecordFate,
         seen: Option<u64>,

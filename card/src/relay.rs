@@ -177,17 +177,10 @@ pub struct Order(pub u64);
 
 /// AT of a run that only ends by itself.
 const NEVER: u64 = 0xff_ffff;
-/// Bits 39:38.
-const RESERVED: u64 = 0b1100_0000 << 32;
-const RESUME: u64 = 1 << 34;
+/// Bits 39:38, and 35.
+const RESERVED: u64 = 0b1100_1000 << 32;
 
 impl Order {
-    /// Returns the order that BACK leaves behind: when run `after` has ended by itself, the context
-    /// is resumed.
-    pub fn back_to(after: u32, context: u64) -> Self {
-        Self(u64::from(after as u16) | (context + 1) << 16 | RESUME | NEVER << 40)
-    }
-
     /// Returns the run that this order follows, mod 2^16.
     pub fn after(self) -> u16 {
         self.0 as u16
@@ -211,11 +204,6 @@ impl Order {
     /// RESUME
     pub fn resume(self) -> bool {
         self.bit(34)
-    }
-
-    /// BACK
-    pub fn back(self) -> bool {
-        self.bit(35)
     }
 
     /// BOUNDARY
@@ -280,7 +268,6 @@ pub struct Record {
     pub reason: Reason,
     pub results_lost: bool,
     pub void: bool,
-    pub back: bool,
 }
 
 impl Record {
@@ -294,8 +281,7 @@ impl Record {
         let last = u64::from(self.run)
             | (self.reason as u64) << 32
             | u64::from(self.results_lost) << 40
-            | u64::from(self.void) << 41
-            | u64::from(self.back) << 42;
+            | u64::from(self.void) << 41;
         let words = [
             self.cookie,
             self.began,
@@ -420,16 +406,13 @@ mod tests {
         assert_eq!((order.after(), order.next()), (0xdef0, 0x9abc));
         assert_eq!(order.at_us(), Some(0x12_3456));
         assert!(!order.vacant() && !order.resume() && order.boundary() && order.drops());
-        assert!(order.back() && order.reserved());
+        assert!(order.reserved());
         assert_eq!(Order(u64::MAX).next(), 0x1_ffff);
         assert_eq!(Order(u64::MAX).at_us(), None);
-        for bit in [38, 39] {
+        for bit in [35, 38, 39] {
             assert!(Order(1 << bit).reserved(), "{bit}");
         }
-        assert!(!Order(!(0b1100_0000 << 32)).reserved());
-        let back = Order::back_to(0x1_0007, 0xffff);
-        assert_eq!((back.after(), back.context()), (7, Some(0xffff)));
-        assert!(back.resume() && !back.back() && back.at_us().is_none());
+        assert!(!Order(!(0b1100_1000 << 32)).reserved());
         assert!(Order(NEVER << 40).withdraws() && !Order(0).withdraws());
     }
 
@@ -448,14 +431,13 @@ mod tests {
             reason: Reason::Refused,
             results_lost: true,
             void: true,
-            back: true,
         };
         let words: Vec<u64> = record
             .bytes()
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
             .collect();
-        assert_eq!(words, [1, 2, 3, 4, 5, 6, 8 << 32 | 7, 0x709 << 32 | 9]);
+        assert_eq!(words, [1, 2, 3, 4, 5, 6, 8 << 32 | 7, 0x309 << 32 | 9]);
     }
 
     #[test]

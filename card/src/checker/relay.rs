@@ -27,8 +27,6 @@ pub(super) struct RelayView {
     pub(super) on: bool,
     held: Option<Named>,
     run: Option<Named>,
-    /// The context to which the slot goes back after the run that begins now.
-    back: Option<Named>,
     /// A run whose record has not been written.
     unrecorded: Option<u32>,
     /// A record that is not complete in memory, although the card has continued.
@@ -37,7 +35,7 @@ pub(super) struct RelayView {
 
 impl RelayView {
     fn has(&self, context: u64) -> bool {
-        let named = [self.held, self.run, self.back];
+        let named = [self.held, self.run];
         named.iter().flatten().any(|named| named.context == context)
     }
 
@@ -45,7 +43,6 @@ impl RelayView {
     pub(super) fn reset(&mut self) {
         self.held = None;
         self.run = None;
-        self.back = None;
         self.unrecorded = None;
     }
 }
@@ -89,10 +86,8 @@ impl Checker {
                 next,
                 fate,
                 seen,
-                back,
                 ..
             } => {
-                self.note_back(slot, back);
                 self.judge_record(slot, run, fate, seen);
                 self.end_run(slot, reason, next);
             }
@@ -254,7 +249,6 @@ impl Checker {
         let named = view.relay.held.take();
         let seen = named.filter(|n| n.context == context).and_then(|n| n.seen);
         view.relay.run = Some(Named { context, seen });
-        view.relay.held = view.relay.back.take();
         view.phase = Phase::Restoring;
         let missing = view.relay.unrecorded.replace(run);
         if let Some(why) = undrained {
@@ -300,12 +294,6 @@ impl Checker {
                 ),
             );
         }
-    }
-
-    /// Keeps the context of the ending run in reach, if the slot goes back to it.
-    fn note_back(&mut self, slot: usize, back: bool) {
-        let view = &mut self.slots[slot].relay;
-        view.back = view.run.filter(|_| back);
     }
 
     fn judge_record(&mut self, slot: usize, run: u32, fate: RecordFate, seen: Option<u64>) {

@@ -261,8 +261,6 @@ impl Slot {
         let order = state.relay.held.take().filter(|order| order.next() != 0);
         let is_void = |o: &Order| o.reserved() || o.context() == Some(run.context);
         let taken = order.filter(|order| !is_void(order));
-        let goes_back = matches!(reason, Reason::Paused | Reason::NotRun);
-        let back = taken.is_some_and(|order| order.back() && goes_back);
         let told = run.at(|time| self.host.clock.told(time));
         // A run that was refused did not clear the fault of an earlier one.
         let (fault_info, fault_addr) = match reason {
@@ -282,7 +280,6 @@ impl Slot {
             reason,
             results_lost,
             void: order.is_some() && taken.is_none(),
-            back,
         };
         if taken.is_none() {
             self.window.set_size(0);
@@ -290,8 +287,6 @@ impl Slot {
         let interrupts = self.post(state, &record, run.context, now);
         if let Some(order) = taken {
             self.take(state, order, now);
-            let back = back.then(|| Order::back_to(state.start_count, run.context));
-            state.relay.held = back;
         }
         if interrupts {
             self.interrupt(state);
@@ -507,7 +502,6 @@ impl Slot {
             reason: record.reason,
             next: u64::from(record.next),
             void: record.void,
-            back: record.back,
             results_lost: record.results_lost,
             fate,
             seen,

@@ -29,7 +29,6 @@ pub const RELAY: u64 = 0x340;
 pub const NEVER: u64 = 0xff_ffff << 40;
 pub const VACANT: u64 = 1 << 33;
 pub const RESUME: u64 = 1 << 34;
-pub const BACK: u64 = 1 << 35;
 pub const BOUNDARY: u64 = 1 << 36;
 pub const DROP: u64 = 1 << 37;
 
@@ -120,7 +119,6 @@ pub struct Record {
     pub reason: u64,
     pub lost: bool,
     pub void: bool,
-    pub back: bool,
 }
 
 impl Record {
@@ -266,7 +264,6 @@ impl Driver {
             reason: word(7) >> 32 & 0xff,
             lost: word(7) >> 40 & 1 != 0,
             void: word(7) >> 41 & 1 != 0,
-            back: word(7) >> 42 & 1 != 0,
         }
     }
 

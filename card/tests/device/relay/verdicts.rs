@@ -253,7 +253,6 @@ impl Log {
             reason: Reason::Finish,
             next: 0,
             void: false,
-            back: false,
             results_lost: false,
             fate,
             seen: Some(1),

@@ -479,7 +479,6 @@ mod tests {
             reason,
             results_lost: false,
             void: false,
-            back: false,
         });
         let mut timer = Timer::new(None);
         slot.interrupted(&mut timer, &mut Ended::new()).unwrap();
