@@ -75,8 +75,7 @@ impl Scheduler {
         let may_be_taken = |at| protocol.names(self.contexts.id(at));
         let next = slot.next();
         // I8, I14: no successor waits for a slot that is late, or on a card that is frozen.
-        let is_late =
-            protocol.is_busy() && protocol.unstopped().is_none() && !self.is_leaving(id);
+        let is_late = protocol.is_busy() && protocol.unstopped().is_none() && !self.is_leaving(id);
         if let Some(next) = next.filter(|next| !may_be_taken(next.ctx)) {
             assert!(!self.frozen, "slot {id:?} of a frozen card has a successor");
             let is_last = protocol.stopping().is_some_and(|stop| stop.last);
