@@ -197,7 +197,7 @@ type Reached = (bool, &'static str, fn(&Bounds, &World) -> bool);
 impl Bounds {
     /// Returns the events that must occur on some path, so that the rules are not vacuous.
     #[rustfmt::skip]
-    fn reached(&self) -> [Reached; 43] {
+    fn reached(&self) -> [Reached; 42] {
         let Self { relay, control, holds, hints, boundary, faults, relay_faults, gone, .. } = *self;
         // Otherwise each context always has a slot.
         let contended = (self.gangs || self.gang) && (control || self.contexts > self.slots);
