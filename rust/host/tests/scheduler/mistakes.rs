@@ -130,6 +130,15 @@ fn all_urgent_work_of_a_group_that_returns_goes_before_successors() {
     assert!(urgent.iter().all(|&ctx| runs(&world, ctx)));
 }
 
+#[test]
+fn all_work_of_a_group_that_returns_gets_vacant_slots() {
+    let mut world = world(IRQ, 2, PolicyKind::Fair);
+    let all = throttled::<2>(&mut world);
+    cap(&mut world, 0);
+    world.run_for(SOON);
+    assert!(all.iter().all(|&ctx| runs(&world, ctx)));
+}
+
 /// Nobody waits when the job is told to leave.
 #[test]
 fn a_slot_that_is_left_to_nobody_goes_to_the_best_that_comes() {
