@@ -629,10 +629,10 @@ const SPAN: u64 = 500 * MS;
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Wasted hints cost all other contexts together at most a twentieth of a slot; on the new core,
-    /// 2 % of a slot for each group that wastes, and a second's part of that at once. Where virtual
-    /// time decides, they cost each context at most twice its part of that. (Under other policies a
-    /// context that is preempted loses the rest of its slice, as it does to unannounced work.)
+    /// Wasted hints cost all other contexts together at most 2 % of a slot for each group that wastes,
+    /// and a second's part of that at once. Where virtual time decides, they cost each context at most
+    /// twice its part of that. (Under other policies a context that is preempted loses the rest of its
+    /// slice, as it does to unannounced work.)
     #[test]
     fn nobody_is_worse_off_when_others_lie(setting in setting()) {
         let (without, with) = (work(&setting, false), work(&setting, true));

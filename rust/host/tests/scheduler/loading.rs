@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The registers of a context are written in parts, each in a section of its own with interrupts
-//! off. The present scheduler knows no parts.
+//! off.
 
 use crate::model::{sid, world, World, CRITICAL, ENDLESS, MS, US};
 use fermata_sched_host::sched::{
