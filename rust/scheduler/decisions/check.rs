@@ -58,6 +58,9 @@ impl Scheduler {
             return;
         }
         self.touch(id);
+        if self.start_late_mate(call, at) {
+            return;
+        }
         if self.is_unwanted(id, at) {
             self.slots[id.index()].check_at = Time::NEVER;
             self.stop(call, id, now, PauseCause::Slots);

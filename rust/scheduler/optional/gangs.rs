@@ -595,6 +595,22 @@ impl Scheduler {
         }
     }
 
+    /// Starts a member of the gang of a run that its timer has not started in time: until all have
+    /// started, the slice of none ends. Returns whether there was one.
+    #[inline]
+    pub(in super::super) fn start_late_mate(
+        &mut self,
+        call: &mut Call<'_, impl Card>,
+        at: EntityIndex,
+    ) -> bool {
+        self.is_in_gang(at) && {
+            let seats = || self.mates(at).filter_map(|mate| self.seat_of(mate));
+            let are_vacant = seats().all(|id| self.slot(id).protocol.is_vacant());
+            let late = seats().next().filter(|_| are_vacant);
+            late.inspect(|&id| self.fill(call, id)).is_some()
+        }
+    }
+
     /// Takes the gang of a successor, which is off its slot and will not run there, off its slots.
     #[inline]
     pub(in super::super) fn dissolve(&mut self, call: &mut Call<'_, impl Card>, next: &Next) {

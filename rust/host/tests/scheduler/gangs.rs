@@ -105,6 +105,34 @@ fn members_that_start_one_after_another_end_their_slices() {
     assert!(world.stats(other).slices > 5);
 }
 
+/// The timer that starts the second member is late, as on a busy processor: the first member keeps
+/// its slot beyond its slice, and the two are told to stop together.
+#[test]
+fn a_member_that_starts_late_delays_the_end_of_the_slices() {
+    for plan in [IRQ, RELAY] {
+        let (mut world, gang) = gang_on(plan);
+        let other = world.open(0, Params::DEFAULT).unwrap();
+        for ctx in gang {
+            world.start(ctx, ENDLESS).unwrap();
+        }
+        world.run_for(10 * US);
+        world.start(other, ENDLESS).unwrap();
+        for state in [JobState::Queued, JobState::Running] {
+            while world.state(gang[0]) != state {
+                assert!(world.step(1_000 * MS));
+            }
+        }
+        assert_eq!(states(&world, gang), [JobState::Running, JobState::Queued]);
+        world.timer_delay = 100 * MS;
+        world.run_for(50 * MS);
+        world.event(Event::Timer { slot: sid(0) }).unwrap();
+        assert_eq!(states(&world, gang), [JobState::Running; 2], "{plan:?}");
+        world.timer_delay = 0;
+        world.run_for(MS / 2);
+        assert_eq!(states(&world, gang), [JobState::Queued; 2], "{plan:?}");
+    }
+}
+
 /// A gang claims two slots, and a member of another gang, which starves, is on one of them. A job
 /// of `work` with a slice of `slice` ms is on the third slot, and another context waits for this
 /// slot, as does a member of the gang that starves. Returns the job's context, the waiter and this

@@ -55,6 +55,7 @@ impl Scheduler {
     pub(in super::super) fn stop_mates<C>(&mut self, _: &mut Call<'_, C>, _: EntityIndex) {}
     pub(in super::super) fn leave_gang<C>(&mut self, _: &mut Call<'_, C>, _: EntityIndex) {}
     pub(in super::super) fn dissolve<C>(&mut self, _: &mut Call<'_, C>, _: &Next) {}
+    pub(in super::super) fn start_late_mate<C>(&self, _: &mut Call<'_, C>, _: EntityIndex) -> bool { false }
     pub(in super::super) fn stop_for_gang<C>(&self, _: &mut Call<'_, C>, _: SlotId) -> bool { false }
     pub(in super::super) fn arrives_alone<C>(&self, _: &mut Call<'_, C>, _: EntityIndex) -> bool { true }
 
