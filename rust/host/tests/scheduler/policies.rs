@@ -427,8 +427,9 @@ fn clearing_after_a_closed_context_is_charged_to_its_group() {
     assert!(world.stats(next).run < without);
 }
 
-// A slot gets the first of the contexts that may use it, whatever was inserted into the queue,
-// removed from it and moved in it before: the balanced tree is compared with a list.
+// The first of the contexts that may use a slot becomes its successor, or starts there at once,
+// whatever was inserted into the queue, removed from it and moved in it before: the balanced tree is
+// compared with a list.
 
 const CONTEXTS: usize = 64;
 const CARD_SLOTS: u8 = 3;
@@ -469,8 +470,10 @@ struct Model {
     now: u64,
     contexts: Vec<ContextId>,
     slots: [Slot; CARD_SLOTS as usize],
-    /// The waiting contexts by index, with their order of arrival.
+    /// The waiting contexts by index, with their order of arrival, also those that are bound.
     queued: BTreeMap<usize, u64>,
+    /// The successor of each slot.
+    bound: [Option<ContextId>; CARD_SLOTS as usize],
     turns: u64,
 }
 
@@ -503,6 +506,7 @@ impl Model {
             contexts,
             slots: [Slot::default(); CARD_SLOTS as usize],
             queued: BTreeMap::new(),
+            bound: [None; CARD_SLOTS as usize],
             turns: 0,
         }
     }
@@ -512,23 +516,31 @@ impl Model {
         self.queued.insert(ctx.index(), self.turns);
     }
 
-    /// Returns the first context by the list: of those whose mask has the slot, the one with the
-    /// highest priority, then the earliest.
+    /// Returns the first context by the list: of those whose mask has the slot, and that are bound to
+    /// no other slot, the one with the highest priority, then the earliest.
     fn first(&self, slot: SlotId) -> Option<usize> {
         let params = |i: usize| self.machine.params(self.contexts[i]).unwrap();
+        let elsewhere = |i: usize| {
+            let mut bound = self.bound.iter().enumerate();
+            bound.any(|(other, ctx)| other != slot.index() && *ctx == Some(self.contexts[i]))
+        };
         let may = self
             .queued
             .iter()
-            .filter(|(i, _)| params(**i).mask & slot.bit() != 0);
+            .filter(|(i, _)| params(**i).mask & slot.bit() != 0 && !elsewhere(**i));
         may.min_by_key(|(i, turn)| (u8::MAX - params(**i).priority, **turn))
             .map(|(i, _)| *i)
     }
 
     fn take_in(&mut self, actions: Vec<Action>) {
+        let next = [0, 1, 2].map(|i| self.machine.successor(sid(i)));
+        let before = std::mem::replace(&mut self.bound, next);
         for action in actions {
             match action {
                 Action::Start { slot, ctx, .. } => {
-                    assert_eq!(self.first(slot), Some(ctx.index()), "not the first");
+                    if before[slot.index()] != Some(ctx) {
+                        assert_eq!(self.first(slot), Some(ctx.index()), "not the first");
+                    }
                     self.queued.remove(&ctx.index());
                     let slot = &mut self.slots[slot.index()];
                     slot.count += 1;
@@ -538,6 +550,11 @@ impl Model {
                 Action::Pause { slot, .. } => self.slots[slot.index()].pausing = true,
                 Action::Arm { slot, at } => self.slots[slot.index()].timer = Some(at),
                 _ => {}
+            }
+        }
+        for (i, next) in next.into_iter().enumerate() {
+            if let Some(next) = next.filter(|&next| before[i] != Some(next)) {
+                assert_eq!(self.first(sid(i)), Some(next.index()), "not the first");
             }
         }
     }
@@ -550,13 +567,13 @@ impl Model {
         done.is_ok()
     }
 
-    /// Fires the timers that are due: a decision starts only one job, and leaves the others to the
-    /// next decision.
+    /// Fires the timers that are due soon: a decision starts only one job, and leaves the others to
+    /// the next decision.
     fn fire(&mut self) {
-        let now = Time::from_ns(self.now);
-        let due = |slot: &Slot| slot.timer.is_some_and(|at| at <= now);
-        while let Some(i) = self.slots.iter().position(due) {
-            self.slots[i].timer = None;
+        let due = |slot: &Slot, now| slot.timer.is_some_and(|at| at <= ns(now + 2_000));
+        while let Some(i) = self.slots.iter().position(|slot| due(slot, self.now)) {
+            let at = self.slots[i].timer.take();
+            self.now = self.now.max(at.map_or(0, Time::as_ns));
             let slot = SlotId::new(i as u8).unwrap();
             self.event(Event::Timer { slot });
         }
