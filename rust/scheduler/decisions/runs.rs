@@ -7,7 +7,7 @@ use super::super::context::State;
 use super::super::slot::Start;
 use super::super::values::{slots_in, Duration, EntityIndex, SlotId, StartTimes, Time, Urgency};
 use super::super::{Scheduler, SlotClass};
-use super::{Accounts, Next, Why};
+use super::{Accounts, Next, Slot, Why};
 
 impl Scheduler {
     /// Starts the successor of a vacant slot. Returns whether a run has begun.
@@ -127,32 +127,33 @@ impl Scheduler {
     }
 
     /// Binds to a vacant slot, for which no context waits, the successor of another slot whose job
-    /// has not left it yet. Returns whether there is one.
+    /// has not left it yet. Returns whether there is one. A gang that waits for such a slot is given
+    /// back, and bound again at the end of the call.
     fn take_over<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId) -> bool {
         let SlotClass { usable, .. } = self.classes[self.slot(id).class.at()];
         if self.frozen || usable & id.bit() == 0 {
             return false;
         }
-        let may_move = |next: &Next| {
-            let may_use = self.queue.allowed(next.ctx) & id.bit() != 0;
-            may_use && next.why != Why::Hint && next.together.is_none()
+        let moves = |from: SlotId| {
+            let Slot { next, protocol, .. } = self.slot(from);
+            let waits = next.filter(|next| match next.together {
+                Some(_) => next.why == Why::Turn && protocol.unstopped().is_some(),
+                // A relay may have taken the successor already.
+                None => next.why != Why::Hint && protocol.is_busy() && !protocol.has_relay(),
+            });
+            let may_use = |next: &Next| self.queue.allowed(next.ctx) & id.bit() != 0;
+            Some((from, waits.filter(may_use)?))
         };
-        let from = slots_in(usable).find(|&from| {
-            let slot = self.slot(from);
-            // A relay may have taken the successor already.
-            let waits = slot.protocol.is_busy() && !slot.protocol.has_relay();
-            waits && slot.next.as_ref().is_some_and(may_move)
-        });
-        let Some((from, next)) = from.and_then(|from| Some((from, self.slot(from).next?))) else {
+        let Some((from, next)) = slots_in(usable).find_map(moves) else {
             return false;
         };
         let _ = self.unbind(call, from);
-        let waits = self.give_back(call, next);
-        if waits {
+        let binds = self.give_back(call, next) && next.together.is_none();
+        if binds {
             self.bind(call, id, next.ctx, next.why);
         }
         self.rebind(call, from);
-        waits
+        binds
     }
 
     /// Begins the run of a context that a relay has taken by itself.
