@@ -383,7 +383,8 @@ impl Scheduler {
         let first = self.queue.pick(self.slot(id).class, id.bit().into());
         let is_outranked = first.is_some_and(|first| self.queue.outranks(first, best));
         let slot = self.slot(id);
-        let is_named = slot.next().or(slot.prev()).is_some();
+        let stays = |next: Next| next.why != Why::Hint || !self.gives_way(&next, best);
+        let is_named = slot.prev().is_some() || slot.next().is_some_and(stays);
         if is_named || (is_outranked && why == Why::Turn) {
             return Some(Time::NEVER);
         }
@@ -459,6 +460,10 @@ impl Scheduler {
     fn take_seats(&mut self, call: &mut Call<'_, impl Card>, seats: &Seats, why: Why, when: Time) {
         for id in self.ids() {
             if let Some(member) = seats.on(id) {
+                if let Some(kept) = self.slot(id).next() {
+                    let _ = self.unbind(call, id);
+                    self.give_back(call, kept);
+                }
                 self.bind(call, id, member, why);
                 self.slots[id.index()].bind_together(when);
             }

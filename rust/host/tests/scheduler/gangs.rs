@@ -2,7 +2,7 @@
 
 //! Contexts that are preempted, held and resumed together.
 
-use crate::model::{sid, world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
+use crate::model::{ns, sid, world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
     Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
     MAX_SLOTS,
@@ -554,6 +554,30 @@ fn a_gang_takes_a_slot_that_becomes_vacant_before_the_one_that_it_waits_for() {
         states(&world, [long, short]),
         [JobState::Running, JobState::Done]
     );
+}
+
+/// A slot is kept for work that has not arrived yet.
+#[test]
+fn a_gang_takes_a_slot_that_is_kept_for_work_of_its_rank() {
+    let mut world = World::new(&[IRQ; 2], 8);
+    let gang = [(); 2].map(|()| world.tenant(100 * MS));
+    world.set_gang(gang[1], Some(gang[0])).unwrap();
+    for ctx in gang {
+        world.start(ctx, ENDLESS).unwrap();
+        world.event(Event::Preempt { ctx, hold: true }).unwrap();
+        world.run_for(MS);
+    }
+    let ctx = world.tenant(100 * MS);
+    let at = ns(world.now + 10 * MS);
+    world.event(Event::Hint { ctx, at }).unwrap();
+    let keeps = |world: &World| (0..2).any(|i| world.machine.reserved_for(sid(i)) == Some(ctx));
+    while !keeps(&world) {
+        world.run_for(US);
+    }
+    world.event(Event::Resume { ctx: gang[0] }).unwrap();
+    world.run_for(10 * US);
+    assert_eq!(states(&world, gang), [JobState::Running; 2]);
+    assert!(!keeps(&world));
 }
 
 #[test]
