@@ -356,6 +356,8 @@ impl Scheduler {
                 self.revise |= self.slot(id).class.bit();
             }
         }
+        // Members that were to start together with others that stop already wait with these.
+        self.unseat(call, at);
         self.gather(call.now, at);
     }
 }
@@ -448,7 +450,7 @@ impl Scheduler {
         Turn::Bound
     }
 
-    /// Takes the members of a gang that were bound before another one began to wait off their slots.
+    /// Takes the other members of a gang off the slots that they were bound to together.
     fn unseat(&mut self, call: &mut Call<'_, impl Card>, at: EntityIndex) {
         let seat = self.mates(at).find_map(|mate| self.seat_of(mate));
         if let Some(next) = seat.and_then(|id| self.slots[id.index()].take_together(call)) {

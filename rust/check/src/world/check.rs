@@ -381,10 +381,19 @@ impl World {
         for i in 0..self.owners.len() {
             self.check_follower(i);
             let waits = self.could_run(i);
+            let comes_later = !self.is_claimed(i) && self.members(i).iter().any(|&mate| self.is_claimed(mate));
             if let Some(owner) = &mut self.owners[i] {
-                owner.waited = waits;
+                // A member that comes when another one has its slot already goes by itself.
+                owner.waited = waits && (owner.waited || !comes_later);
             }
         }
+    }
+
+    /// Is a context the successor on a slot?
+    fn is_claimed(&self, i: usize) -> bool {
+        let id = self.id(i);
+        let mut slots = (0..self.slots.len()).map(|slot| self.machine.successor(slot_id(slot)));
+        id.is_some() && slots.any(|next| next == id)
     }
 
     /// Checks that a member that waited when another one was started has its own vacant slot, which

@@ -212,7 +212,13 @@ impl World {
                 at.interrupt = None;
                 self.note_start(n);
             }
-            Action::Pause { slot, .. } => {
+            Action::Pause { slot, ctx, .. } => {
+                // Members that have not started yet wait with the one that stops.
+                for (gang, since) in self.gang.iter().zip(&mut self.waits_since_start) {
+                    if gang.is_some() && *gang == self.gang[ctx.index()] {
+                        *since = None;
+                    }
+                }
                 let at = &mut self.slots[slot.index()];
                 if at.engine == Engine::Working {
                     at.engine = Engine::Saving {

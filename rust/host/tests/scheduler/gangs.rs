@@ -4,9 +4,10 @@
 
 use crate::model::{ns, sid, world, SlotPlan, World, BASE, CRITICAL, ENDLESS, IRQ, MS, RELAY, US};
 use fermata_sched_host::sched::{
-    Action, ContextId, Duration, Event, GroupKey, JobState, Params, PolicyKind, Refusal, SlotState,
-    MAX_SLOTS,
+    Action, ContextConfig, ContextId, Duration, Event, GroupKey, JobState, NewJob, Params,
+    PolicyKind, Refusal, Scheduler, SlotState, Status, MAX_SLOTS,
 };
+use fermata_sched_host::{card, storage};
 
 /// Two slots of two engines, and a gang with one context for each.
 fn gang_on(plan: SlotPlan) -> (World, [ContextId; 2]) {
@@ -578,6 +579,53 @@ fn a_gang_takes_a_slot_that_is_kept_for_work_of_its_rank() {
     world.run_for(10 * US);
     assert_eq!(states(&world, gang), [JobState::Running; 2]);
     assert!(!keeps(&world));
+}
+
+/// The slots of a gang are filled one after the other.
+#[test]
+fn a_member_does_not_start_when_another_one_stops_already() {
+    let mut machine = Scheduler::new(&card(2), storage(4, 1));
+    let gang = [(); 2].map(|()| {
+        let group = GroupKey(0).into();
+        let params = Params::DEFAULT;
+        machine
+            .add(ns(0), ContextConfig { class: 0, params, group })
+            .unwrap()
+    });
+    let out = &mut |_| {};
+    machine.set_gang(ns(0), gang[1], Some(gang[0]), out).unwrap();
+    let mut handle = |now, event| {
+        let mut starts = Vec::new();
+        let out = &mut |action| {
+            if let Action::Start { slot, ctx, .. } = action {
+                starts.push((slot, ctx));
+            }
+        };
+        machine.handle(ns(now), event, out).unwrap();
+        starts
+    };
+    for ctx in gang {
+        let job = NewJob {
+            held: true,
+            ..NewJob::default()
+        };
+        assert_eq!(handle(0, Event::Start { ctx, job }), []);
+    }
+    assert_eq!(handle(MS, Event::Resume { ctx: gang[0] }), []);
+    let soon = MS + 2 * US;
+    let timers = [0, 1].map(|i| Event::Timer { slot: sid(i) });
+    let (slot, ctx) = handle(soon, timers[0])[0];
+    assert_eq!(slot, sid(0));
+    let hold = false;
+    assert_eq!(handle(soon, Event::Preempt { ctx, hold }), []);
+    assert_eq!(handle(soon, timers[1]), []);
+    // PAUSED, after one START.
+    let status = Status::from_raw(4 | 1 << 32);
+    let mut starts = handle(soon + US, Event::Status { slot, status });
+    for timer in timers {
+        starts.extend(handle(soon + 3 * US, timer));
+    }
+    assert_eq!(starts.len(), 2);
 }
 
 #[test]
