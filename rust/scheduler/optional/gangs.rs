@@ -318,7 +318,6 @@ impl Scheduler {
             .into_iter()
             .flatten()
             .any(|member| self.is_leaving_slot(member));
-        let mut due = now;
         for member in gang.into_iter().flatten() {
             let waits = self.contexts[member].state == State::Queued;
             if waits && leaves {
@@ -326,15 +325,23 @@ impl Scheduler {
             } else if waits && !self.queue.is_linked(member) {
                 self.link(member, None);
             }
+        }
+        self.check_mates(now, at, left);
+        if !leaves {
+            self.note_arrival(at);
+        }
+    }
+
+    /// Has the policy look at the runs of a gang, one after the other, that had a better rank by
+    /// `left`, which has no slot now.
+    fn check_mates(&mut self, mut due: Time, at: EntityIndex, left: EntityIndex) {
+        for member in self.gang(at).into_iter().flatten() {
             let slot = self.slot_with(member);
             if let Some(id) = slot.filter(|_| self.queue.outranks(left, member)) {
                 self.slots[id.index()].check_by(due);
                 self.touch(id);
                 due = due + SPREAD;
             }
-        }
-        if !leaves {
-            self.note_arrival(at);
         }
     }
 
@@ -623,6 +630,9 @@ impl Scheduler {
     pub(in super::super) fn dissolve(&mut self, call: &mut Call<'_, impl Card>, next: &Next) {
         if next.together.is_some() {
             self.dissolve_gang(call, next);
+        }
+        if self.is_in_gang(next.ctx) {
+            self.check_mates(call.now, next.ctx, next.ctx);
         }
     }
 

@@ -581,6 +581,38 @@ fn a_gang_takes_a_slot_that_is_kept_for_work_of_its_rank() {
     assert!(!keeps(&world));
 }
 
+/// The urgent member finds no other slot when its own does not become vacant in time.
+#[test]
+fn a_job_has_the_rank_of_an_urgent_member_only_while_that_has_a_slot() {
+    let mut world = world(2, PolicyKind::Priority);
+    let mut start = |params, us| {
+        let ctx = world.open(0, params).unwrap();
+        world.start(ctx, us).unwrap();
+        world.run_for(5 * MS);
+        ctx
+    };
+    let low = |priority, mask| Params {
+        priority,
+        mask,
+        ..Params::DEFAULT
+    };
+    // The first slot has saved jobs before.
+    start(low(16, 1), ENDLESS);
+    start(low(16, 1), ENDLESS);
+    let runs = start(low(0, 2), ENDLESS);
+    let urgent = start(Params { mask: 1, ..CRITICAL }, 10 * US);
+    world.set_gang(urgent, Some(runs)).unwrap();
+    world.card.slots[0].save = 50 * MS;
+    world.start(urgent, 10 * US).unwrap();
+    let waits = world.open(0, low(8, 2)).unwrap();
+    world.start(waits, ENDLESS).unwrap();
+    let both = [runs, waits];
+    assert_eq!(states(&world, both), [JobState::Running, JobState::Queued]);
+    world.run_for(10 * MS);
+    assert_eq!(world.state(urgent), JobState::Queued);
+    assert_eq!(states(&world, both), [JobState::Queued, JobState::Running]);
+}
+
 /// The slots of a gang are filled one after the other.
 #[test]
 fn a_member_does_not_start_when_another_one_stops_already() {
