@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Properties of a core that binds one successor to each slot, checked after every event and every
-//! call beside the invariants of `check.rs`, by the interface that any core has.
+//! Properties of a scheduler that binds one successor to each slot, checked after every event and
+//! every call beside the invariants of `check.rs`, by the interface of the scheduler.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,7 +34,7 @@ pub enum Rule {
     /// When the wait for a boundary ends, the job is told to stop where it is, in the same call.
     BoundTold,
     /// Under a fair policy, a job beside which a context of its rank waits is looked at again, or
-    /// ends, within a slice. A reservation is not: its deadline and its budget end its run.
+    /// ends, within a slice.
     LookedAt,
     /// A limit is paid by its owner: the save for other work uses up no cap of the context that is
     /// saved.
@@ -124,11 +124,11 @@ impl World {
         let starts = actions.iter().filter(begins).count();
         let most = 1 + usize::from(self.rules.regroups);
         self.must(starts <= most, Rule::OneStart, || format!("{actions:?}"));
-        let loads = actions.iter().filter(|action| match action {
+        let loads = |action: &&Action| match action {
             Action::Load { slot, .. } => !self.plans[slot.index()].relay,
             _ => false,
-        });
-        let loads = loads.count();
+        };
+        let loads = actions.iter().filter(loads).count();
         self.must(loads <= most, Rule::OneLoad, || format!("{actions:?}"));
         for action in actions {
             match *action {
@@ -284,6 +284,11 @@ impl World {
         self.machine.successor(slot)
     }
 
+    /// Does a context have its slot, as the successor there?
+    fn is_bound(&self, ctx: ContextId) -> bool {
+        (0..self.plans.len()).any(|i| self.successor(sid(i)) == Some(ctx))
+    }
+
     fn rank(&self, params: &Params) -> Rank {
         let policy = self.machine.policy();
         if policy == PolicyKind::Deadline && params.budget != Duration::ZERO {
@@ -388,22 +393,17 @@ impl World {
                 continue;
             };
             let takes = !matches!(self.machine.slot_state(sid(i)), Some(SlotState::Running(_)));
-            let bound = self.bound();
             let behind = waiters.iter().find(|waiter| {
                 let may_use = waiter.slots & sid(i).bit() != 0;
-                may_use && waiter.rank <= rank && !bound.contains(&waiter.ctx)
+                // A gang may not have its other slots.
+                let waits = !self.is_bound(waiter.ctx) && !self.is_ganged(waiter.ctx);
+                may_use && waiter.rank <= rank && waits
             });
             let holds = !takes || behind.is_none() || self.is_due(i);
             self.must(holds, Rule::HintBehind, || {
                 format!("slot {i} is kept for {holder:?}, and {behind:?} waits")
             });
         }
-    }
-
-    /// Returns the successors, each of which has its slot.
-    fn bound(&self) -> Vec<ContextId> {
-        let slots = (0..self.plans.len()).map(sid);
-        slots.filter_map(|slot| self.successor(slot)).collect()
     }
 
     /// The timer of a slot with a relay does not end slices.
@@ -414,19 +414,17 @@ impl World {
         ) {
             return;
         }
-        let bound = self.bound();
         for i in 0..self.plans.len() {
             let state = self.machine.slot_state(sid(i));
-            // A slice begins after a load that took long.
-            let is_loaded = !self.rules.runs.contains_key(&i);
-            let (Some(SlotState::Running(ctx)), false) = (state, self.plans[i].relay || is_loaded)
-            else {
+            let (Some(SlotState::Running(ctx)), false) = (state, self.plans[i].relay) else {
                 continue;
             };
-            let rank = self.rank_of(ctx).filter(|&(rank, _)| rank != 0);
+            // Reservations have no slices, and a load delays what comes after it.
+            let rank = self.rank_of(ctx).filter(|rank| rank.0 != 0);
+            let rank = rank.filter(|_| self.rules.runs.contains_key(&i));
             let waits = waiters.iter().any(|waiter| {
                 let may_use = waiter.slots & sid(i).bit() != 0;
-                may_use && Some(waiter.rank) == rank && !bound.contains(&waiter.ctx)
+                may_use && Some(waiter.rank) == rank && !self.is_bound(waiter.ctx)
             });
             let latest = self.now + self.slice(i, ctx) + self.most_restore(i);
             let holds = !waits || self.timers[i].is_some_and(|at| at <= latest);
