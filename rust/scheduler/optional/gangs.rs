@@ -443,8 +443,11 @@ impl Scheduler {
                 None => blocked |= id.bit(),
             }
         }
-        offers.sort_unstable();
-        for (at, id) in offers.into_iter().filter(|&(at, _)| at != Time::NEVER) {
+        let earliest = core::iter::from_fn(|| {
+            let first = offers.iter_mut().min()?;
+            Some(core::mem::replace(first, (Time::NEVER, SlotId::FIRST)))
+        });
+        for (at, id) in earliest.take_while(|&(at, _)| at != Time::NEVER) {
             if seats.left != 0 && seats.offer(id, &mut 0) {
                 when = when.max(at);
             }
