@@ -381,7 +381,8 @@ impl World {
         for i in 0..self.owners.len() {
             self.check_follower(i);
             let waits = self.could_run(i);
-            let comes_later = !self.is_claimed(i) && self.members(i).iter().any(|&mate| self.is_claimed(mate));
+            let comes_later =
+                !self.is_claimed(i) && self.members(i).iter().any(|&mate| self.is_claimed(mate));
             if let Some(owner) = &mut self.owners[i] {
                 // A member that comes when another one has its slot already goes by itself.
                 owner.waited = waits && (owner.waited || !comes_later);

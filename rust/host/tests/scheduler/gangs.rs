@@ -600,7 +600,13 @@ fn a_job_has_the_rank_of_an_urgent_member_only_while_that_has_a_slot() {
     start(low(16, 1), ENDLESS);
     start(low(16, 1), ENDLESS);
     let runs = start(low(0, 2), ENDLESS);
-    let urgent = start(Params { mask: 1, ..CRITICAL }, 10 * US);
+    let urgent = start(
+        Params {
+            mask: 1,
+            ..CRITICAL
+        },
+        10 * US,
+    );
     world.set_gang(urgent, Some(runs)).unwrap();
     world.card.slots[0].save = 50 * MS;
     world.start(urgent, 10 * US).unwrap();
@@ -621,11 +627,20 @@ fn a_member_does_not_start_when_another_one_stops_already() {
         let group = GroupKey(0).into();
         let params = Params::DEFAULT;
         machine
-            .add(ns(0), ContextConfig { class: 0, params, group })
+            .add(
+                ns(0),
+                ContextConfig {
+                    class: 0,
+                    params,
+                    group,
+                },
+            )
             .unwrap()
     });
     let out = &mut |_| {};
-    machine.set_gang(ns(0), gang[1], Some(gang[0]), out).unwrap();
+    machine
+        .set_gang(ns(0), gang[1], Some(gang[0]), out)
+        .unwrap();
     let mut handle = |now, event| {
         let mut starts = Vec::new();
         let out = &mut |action| {
