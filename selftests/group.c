@@ -1921,19 +1921,18 @@ FM_TEST(group, slot_for_a_subtree)
 	fm_status(outer.fd, &st);
 	EXPECT_EQ(FERMATA_STATE_QUEUED, st.state);
 	EXPECT_EQ(FERMATA_STATUS_NO_SLOT, st.attributes);
-	ASSERT_EQ(0, reserve_slots(INNER, 0));
-	card_until_runs(other.slot, other.token);
-	fm_end_endless(&other);
-	fm_wait(outer.fd, FERMATA_EVENT_DONE);
-	ASSERT_GOOD(fm_job_wrong(&outer, &e[2]));
 	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
 		{ 0, CARD_START, &other }, { 0, CARD_PAUSE, &other }, { 0, CARD_PAUSED, &other },
 		{ 0, CARD_START, &outer }, { 0, CARD_FINISHED, &outer },
 		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner },
 		{ 0, CARD_RESUME, &other }, { 0, CARD_PAUSE, &other }, { 0, CARD_PAUSED, &other },
-		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner },
-		{ 0, CARD_RESUME, &other }, { 0, CARD_FINISHED, &other },
-		{ 0, CARD_START, &outer }, { 0, CARD_FINISHED, &outer } }, 16));
+		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner } }, 12));
+	/* Who is first now depends on how long the other one has run. */
+	ASSERT_EQ(0, reserve_slots(INNER, 0));
+	card_until_runs(other.slot, other.token);
+	fm_end_endless(&other);
+	fm_wait(outer.fd, FERMATA_EVENT_DONE);
+	ASSERT_GOOD(fm_job_wrong(&outer, &e[2]));
 }
 
 /* Waits until the driver has noticed that the cgroup of a context is gone. */
