@@ -133,7 +133,7 @@ def run_tests(name, configuration, ko, tests, timeout):
     script = "; ".join(f'{uptime} {program}.{test}"; /selftests/{program} -t {test} || status=1' for program, test in tests)
     name = re.sub(r"[^\w.+-]+", "-", f"mutation-{name}")
     args = ["--kernel", kernel, "--card", f"profile={card}", "--iommu", iommu, "--params", params, "--name", name]
-    args += ["--timeout", str(timeout), *(["--module", str(ko)] if ko else []), *more.split()]
+    args += ["--guest", "selftests", "--timeout", str(timeout), *(["--module", str(ko)] if ko else []), *more.split()]
     command = ["sh", "-c", f'status=0; {script}; {uptime} end"; exit $status']
     with open(OUT / f"{name}.log", "wb") as log:
         done = subprocess.run(
