@@ -110,11 +110,17 @@ impl Scheduler {
     }
 
     /// Returns when the slice of the run on a slot ends.
+    #[inline]
     pub(in super::super) fn slice_end(&self, id: SlotId) -> Time {
         let slot = self.slot(id);
         slot.protocol.run().map_or(Time::NEVER, |run| {
-            let at = EntityIndex::of(run.ctx);
-            run.started + run.extra + self.slice(id, at, slot.accounts.boosted)
+            run.started + run.extra + slot.accounts.slice
         })
+    }
+
+    /// Notes that the slice of the run of a context on a slot may have another length now.
+    pub(in super::super) fn renew_slice(&mut self, id: SlotId, at: EntityIndex) {
+        let slice = self.slice(id, at, self.slot(id).accounts.boosted);
+        self.slots[id.index()].accounts.slice = slice;
     }
 }

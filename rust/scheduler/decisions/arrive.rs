@@ -242,9 +242,12 @@ impl Scheduler {
         for id in slots_in(self.slots_of(at)) {
             let slot = self.slot(id);
             let may_end = slot.protocol.unstopped().is_some() && slot.next.is_none();
-            if may_end && slot.check_at > call.now && self.queue.is_linked(at) {
-                let check_at = self.slice_end(id).before(self.lead(id));
-                self.slots[id.index()].check_by(check_at);
+            if !may_end || slot.check_at <= call.now {
+                continue;
+            }
+            let check_at = self.slice_end(id).before(self.lead(id));
+            if check_at < slot.check_at && self.queue.is_linked(at) {
+                self.slots[id.index()].check_at = check_at;
                 self.touch(id);
                 self.check_run(call, id);
             }

@@ -28,13 +28,14 @@ struct PlannedEnd {
 
 impl Scheduler {
     /// Returns how long before the end of a slice a slot is told of its successor.
+    #[inline]
     pub(super) fn lead(&self, id: SlotId) -> Duration {
         let slot = self.slot(id);
         let run = slot.protocol.run().filter(|_| slot.protocol.has_relay());
         let Some(run) = run.filter(|run| !self.is_in_gang(EntityIndex::of(run.ctx))) else {
             return Duration::ZERO;
         };
-        let slice = self.slice(id, EntityIndex::of(run.ctx), slot.accounts.boosted);
+        let slice = slot.accounts.slice;
         let is_only = self.classes[slot.class.at()].slots.is_power_of_two();
         match slice <= WHOLE && is_only && !self.has_gangs() {
             true => slice + run.extra,

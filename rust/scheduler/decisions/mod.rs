@@ -60,6 +60,8 @@ pub(super) struct Accounts {
     granted: Option<Duration>,
     /// The boost has started it.
     boosted: bool,
+    /// How long its slice is.
+    slice: Duration,
     /// The context that pays for the save; none: the leaver itself.
     payer: Option<ContextId>,
 }
@@ -70,6 +72,7 @@ impl Accounts {
         paid: Duration::ZERO,
         granted: None,
         boosted: false,
+        slice: Duration::ZERO,
         payer: None,
     };
 }

@@ -86,6 +86,7 @@ impl Scheduler {
         };
         slot.accounts = Accounts {
             boosted,
+            slice,
             ..Accounts::NEW
         };
         slot.quota_end = Time::NEVER;

@@ -209,6 +209,7 @@ impl Scheduler {
             // It may be outranked now.
             (State::Bound, _) => self.reschedule(class),
             (State::Running, Some(slot)) if self.slot_with(at).is_some() => {
+                self.renew_slice(slot, at);
                 if self.is_unwanted(slot, at) {
                     self.stop(call, slot, call.now, PauseCause::Slots);
                     self.rebind(call, slot);
