@@ -178,7 +178,17 @@ impl RunQueue {
 
 /// Time on slots, and who goes before whom.
 impl RunQueue {
-    /// Notes that a context begins to want a slot. The runs of its class were charged until now.
+    /// Returns whether the runs of a class are to be charged before a context begins to want a slot
+    /// there: where that decides its virtual time, or which job makes way.
+    pub(super) fn needs_runs(&self, ctx: EntityIndex) -> bool {
+        match self.policy {
+            Active::Fair(_) if self.rank(ctx) != Rank::BestEffort => true,
+            Active::Fair(fair) => fair.needs_runs(&self.store, ctx),
+            Active::Priority(_) => false,
+        }
+    }
+
+    /// Notes that a context begins to want a slot ([`RunQueue::needs_runs`]).
     pub(super) fn wake(&mut self, ctx: EntityIndex) {
         if !self.is_reserved(ctx) {
             self.policy.enqueue(&mut self.store, ctx, true);

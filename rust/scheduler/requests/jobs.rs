@@ -168,7 +168,7 @@ impl Scheduler {
     /// Notes that a context wants a slot from now on.
     #[inline]
     pub(in super::super) fn wake(&mut self, now: Time, at: EntityIndex) {
-        if self.queue.is_fair() {
+        if self.queue.needs_runs(at) {
             self.charge_class(now, self.contexts[at].class);
         }
         self.queue.wake(at);

@@ -116,13 +116,25 @@ impl Fair {
         let mut next = Some(ctx);
         while let Some(at) = next {
             let home = store.entities[at].home as usize;
-            self.raise_min(store, home);
-            let least = store.levels[home].min_vruntime.saturating_sub(CREDIT);
+            if is_behind(store, at) {
+                self.raise_min(store, home);
+            }
+            let level = &store.levels[home];
+            let least = level.min_vruntime.saturating_sub(CREDIT);
             let vruntime = &mut store.entities[at].vruntime;
             *vruntime = least.max(*vruntime);
-            let level = &store.levels[home];
             next = level.own.filter(|_| level.nr_active == 0);
         }
+    }
+
+    /// Returns whether the virtual times of runs count for a context that begins to want a slot.
+    pub(in super::super) fn needs_runs(self, store: &Store, ctx: EntityIndex) -> bool {
+        let mut next = Some(ctx);
+        while let Some(at) = next.filter(|&at| !is_behind(store, at)) {
+            let level = &store.levels[store.entities[at].home as usize];
+            next = level.own.filter(|_| level.nr_active == 0);
+        }
+        next.is_some()
     }
 
     /// Limits how far an entity that is about to be linked is behind the first of its siblings.
@@ -153,7 +165,9 @@ impl Fair {
     fn raise_min(&self, store: &mut Store, level: usize) {
         let first = store.levels[level].tree.first();
         let mut least = first.map_or(u64::MAX, |first| store.entities[first].vruntime);
-        for mut next in store.curr {
+        let rank = store.levels[level].rank;
+        for next in store.curr {
+            let mut next = next.filter(|&ctx| store.entities[ctx].rank == rank);
             while let Some(at) = next {
                 let entity = &store.entities[at];
                 if entity.home as usize == level {
@@ -167,4 +181,16 @@ impl Fair {
             *min = least.max(*min);
         }
     }
+}
+
+/// Returns whether an entity that begins to want a slot may be too far behind its siblings, whatever
+/// the virtual times of those are that run.
+fn is_behind(store: &Store, at: EntityIndex) -> bool {
+    let entity = &store.entities[at];
+    let level = &store.levels[entity.home as usize];
+    let is_behind = |first| {
+        let most = level.min_vruntime.max(store.entities[first].vruntime);
+        entity.vruntime.saturating_add(CREDIT) < most
+    };
+    level.nr_active != 0 && level.tree.first().is_none_or(is_behind)
 }
