@@ -3,9 +3,8 @@
 //! A context begins to wait: which slot it gets, and what that displaces.
 
 use super::super::card::{Call, Card};
-use super::super::values::{
-    slots_in, Class, EntityIndex, PauseCause, Rank, SlotId, Time, MAX_SLOTS,
-};
+use super::super::slot::Run;
+use super::super::values::{slots_in, Class, EntityIndex, PauseCause, SlotId, Time, MAX_SLOTS};
 use super::super::Scheduler;
 use super::bind::Unbound;
 use super::{Next, Why};
@@ -139,17 +138,19 @@ impl Scheduler {
         call: &Call<'_, C>,
         at: EntityIndex,
     ) -> Option<(Offer, SlotId)> {
-        let mut best: Option<(Offer, (Rank, u64), SlotId)> = None;
+        let mut best: Option<(Offer, u64, SlotId)> = None;
+        let may_outrank = self.queue.may_outrank(at);
         for id in slots_in(self.slots_of(at)) {
+            if !may_outrank && !self.slot(id).is_open() {
+                continue;
+            }
             let Some((offer, loser)) = self.offer(call, id, at) else {
                 continue;
             };
             if offer == Offer::Free && self.slot(id).protocol.is_vacant() {
                 return Some((offer, id));
             }
-            let place = loser.map_or((Rank::BestEffort, u64::MAX), |loser| {
-                self.queue.place(loser)
-            });
+            let place = loser.map_or(u64::MAX, |loser| self.queue.place(loser));
             let is_better = |(other, last, _)| offer < other || offer == other && place > last;
             if best.is_none_or(is_better) {
                 best = Some((offer, place, id));
@@ -170,18 +171,48 @@ impl Scheduler {
             // Two contexts are named: the status is read before a third is.
             return None;
         }
-        let run = slot.protocol.run();
-        let may_stop = run.is_some_and(|run| {
-            let is_stopped = run.stop.is_some_and(|stop| stop.is_at_once());
-            let is_boosted = slot.accounts.boosted && call.now < self.slice_end(id);
-            let is_boosted = is_boosted && !self.is_reserved(at);
-            !is_stopped && !is_boosted && self.preempts(at, EntityIndex::of(run.ctx))
-        });
+        let run = slot.protocol.unstopped();
+        run.map_or_else(
+            || self.offer_of_leaver(call, id, at),
+            |run| self.offer_of_job(call, id, at, run),
+        )
+    }
+
+    /// Returns what a slot offers to a context that preempts its job.
+    fn offer_of_job<C: Card>(
+        &self,
+        call: &Call<'_, C>,
+        id: SlotId,
+        at: EntityIndex,
+        run: &Run,
+    ) -> Option<(Offer, Option<EntityIndex>)> {
+        let runs = EntityIndex::of(run.ctx);
+        let is_boosted = || self.slot(id).accounts.boosted && call.now < self.slice_end(id);
+        let may_stop = self.preempts(at, runs) && (self.is_reserved(at) || !is_boosted());
+        may_stop.then_some((Offer::Job, Some(runs)))
+    }
+
+    /// Returns what a slot offers whose job leaves, or that has none.
+    fn offer_of_leaver<C: Card>(
+        &self,
+        call: &Call<'_, C>,
+        id: SlotId,
+        at: EntityIndex,
+    ) -> Option<(Offer, Option<EntityIndex>)> {
+        let slot = self.slot(id);
         let (is_vacant, is_leaving) = (slot.protocol.is_vacant(), self.is_leaving(id));
+        if slot.next.is_none() && (is_vacant || is_leaving && !self.comes_back(id, at)) {
+            return Some((Offer::Free, None));
+        }
+        let is_early = slot
+            .protocol
+            .stopping()
+            .is_some_and(|stop| !stop.is_at_once());
+        let run = slot.protocol.run().filter(|_| is_early);
+        if let Some(offer) = run.and_then(|run| self.offer_of_job(call, id, at, run)) {
+            return Some(offer);
+        }
         match slot.next {
-            None if is_vacant => Some((Offer::Free, None)),
-            None if is_leaving && !self.comes_back(id, at) => Some((Offer::Free, None)),
-            _ if may_stop => Some((Offer::Job, run.map(|run| EntityIndex::of(run.ctx)))),
             Some(next) if is_vacant || is_leaving => {
                 let has_room = || is_vacant && self.has_room(call.now, id, at);
                 let gives_way = self.gives_way(&next, at) || has_room();

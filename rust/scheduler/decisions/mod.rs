@@ -156,6 +156,13 @@ impl Slot {
         core::mem::take(&mut self.stuck)
     }
 
+    /// Returns whether a context that outranks no other may get the slot.
+    #[inline]
+    fn is_open(&self) -> bool {
+        let is_open = |next: Next| next.why == Why::Hint || next.together.is_some();
+        self.protocol.unstopped().is_none() && self.next.is_none_or(is_open)
+    }
+
     /// Returns whether the boost has started the run.
     pub(super) fn is_boosted(&self) -> bool {
         self.accounts.boosted

@@ -247,7 +247,8 @@ impl Scheduler {
     /// Returns whether `waits` preempts `runs`, which is on a slot or bound to one, at once.
     #[inline]
     pub(in super::super) fn preempts(&self, waits: EntityIndex, runs: EntityIndex) -> bool {
-        self.preempted_by(runs, waits) == Preempt::Now
+        let is_first = self.queue.outranks(waits, runs);
+        is_first && (!self.is_in_gang(runs) || self.gang_preempted_by(runs, waits) == Preempt::Now)
     }
 }
 

@@ -244,18 +244,29 @@ impl RunQueue {
     /// Returns when `runs` is preempted by `waits`.
     #[inline]
     pub(super) fn preempt(&self, runs: EntityIndex, waits: EntityIndex) -> Preempt {
-        let [runs, waits] = [runs, waits].map(|at| &self.store.entities[at]);
-        match waits.rank.cmp(&runs.rank) {
-            core::cmp::Ordering::Less => Preempt::Now,
-            core::cmp::Ordering::Equal if runs.rank == Rank::Reserved => {
-                match waits.deadline < runs.deadline {
-                    true => Preempt::Now,
-                    false => Preempt::Never,
-                }
-            }
-            core::cmp::Ordering::Equal => self.policy.preempt(runs, waits),
-            core::cmp::Ordering::Greater => Preempt::Never,
+        let (runs, waits) = (&self.store.entities[runs], &self.store.entities[waits]);
+        if waits.rank == runs.rank {
+            return self.preempt_equal(runs, waits);
         }
+        match waits.rank < runs.rank {
+            true => Preempt::Now,
+            false => Preempt::Never,
+        }
+    }
+
+    /// Returns when `runs` is preempted by `waits` of the same rank.
+    fn preempt_equal(&self, runs: &Entity, waits: &Entity) -> Preempt {
+        match runs.rank {
+            Rank::Reserved if waits.deadline < runs.deadline => Preempt::Now,
+            Rank::Reserved => Preempt::Never,
+            Rank::Critical | Rank::BestEffort => self.policy.preempt(runs, waits),
+        }
+    }
+
+    /// Returns whether the job of a context may preempt others at once.
+    #[inline]
+    pub(super) fn may_outrank(&self, waits: EntityIndex) -> bool {
+        !self.is_fair() || self.rank(waits) != Rank::BestEffort
     }
 
     /// Returns whether the job of `waits` preempts that of `runs` at once.
@@ -265,13 +276,16 @@ impl RunQueue {
     }
 
     /// Returns what the order of contexts compares: that which goes last has the largest.
-    pub(super) fn place(&self, ctx: EntityIndex) -> (Rank, u64) {
+    pub(super) fn place(&self, ctx: EntityIndex) -> u64 {
         let mut top = ctx;
-        while let Some(own) = self.store.own(top).filter(|_| self.competes_by_group(ctx)) {
-            top = own;
+        if self.competes_by_group(ctx) {
+            while let Some(own) = self.store.own(top) {
+                top = own;
+            }
         }
         let key = self.key(&self.store.entities[top]);
-        (self.rank(ctx), key)
+        // A key is a virtual time, or the time of a deadline, in ns: far below 2^62.
+        (self.rank(ctx) as u64) << 62 | key.min(u64::MAX >> 2)
     }
 
     /// Returns how long `runs`, which was charged until now, may run until its entity is even with
