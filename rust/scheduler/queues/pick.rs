@@ -94,26 +94,28 @@ impl RunQueue {
             let tree = &self.store.levels[level].tree;
             let (first, allowed) = (tree.first(), tree.allowed(&self.store.entities));
             let entity = &self.store.entities[own];
-            let (node, up) = (entity.node, entity.home as usize);
+            level = entity.home as usize;
+            let is_linked = entity.node.is_linked();
             let Some(first) = first else {
-                if !node.is_linked() {
+                if !is_linked {
                     return;
                 }
-                let tree = &mut self.store.levels[up].tree;
+                let tree = &mut self.store.levels[level].tree;
                 tree.remove(&mut self.store.entities, own);
-                level = up;
                 continue;
             };
-            if !self.refresh_own(own, first, allowed) {
+            let key = || self.store.entities.node(first).key();
+            let is_at_place = || self.policy.is_fair() || entity.node.key() == key();
+            if is_linked && entity.node.allowed() == allowed && is_at_place() {
                 return;
             }
-            level = up;
+            self.refresh_own(own, first, allowed);
         }
     }
 
     /// Puts the entity of a level at its place, which is that of `first` where groups do not
-    /// compete. Returns whether anything has changed for the level above.
-    fn refresh_own(&mut self, own: EntityIndex, first: EntityIndex, allowed: u16) -> bool {
+    /// compete.
+    fn refresh_own(&mut self, own: EntityIndex, first: EntityIndex, allowed: u16) {
         let is_fair = self.policy.is_fair();
         if is_fair && !self.store.entities[own].node.is_linked() {
             // The group was kept from running: by a limit, or because all its contexts ran.
@@ -135,8 +137,7 @@ impl RunQueue {
         let tree = &mut self.store.levels[up].tree;
         if !node.is_linked() {
             self.store.entities[own].level = up as u32;
-            tree.insert(&mut self.store.entities, own, key);
-            return true;
+            return tree.insert(&mut self.store.entities, own, key);
         }
         if node.allowed() != allowed {
             tree.refresh(&mut self.store.entities, own);
@@ -144,7 +145,6 @@ impl RunQueue {
         if node.key() != key {
             tree.change_key(&mut self.store.entities, own, key);
         }
-        node.allowed() != allowed || node.key() != key
     }
 }
 

@@ -38,11 +38,16 @@ impl Store {
 
     /// Sets the virtual time of an entity, and moves the entity to its new place.
     pub(super) fn set_vruntime(&mut self, at: EntityIndex, vruntime: u64) {
-        let entity = &mut self.entities[at];
-        entity.vruntime = vruntime;
+        self.entities[at].vruntime = vruntime;
+        self.reorder(at);
+    }
+
+    /// Moves an entity, if it waits, to the place of its virtual time.
+    fn reorder(&mut self, at: EntityIndex) {
+        let entity = &self.entities[at];
         if entity.is_queued() {
             let key = Key {
-                key: vruntime,
+                key: entity.vruntime,
                 ..entity.node.key()
             };
             let level = entity.level as usize;
@@ -56,8 +61,8 @@ impl Store {
         let mut next = Some(ctx);
         while let Some(at) = next {
             let time = self.virtual_of(at, span);
-            let entity = &self.entities[at];
-            let vruntime = match refund {
+            let entity = &mut self.entities[at];
+            entity.vruntime = match refund {
                 false => entity.vruntime.saturating_add(time),
                 // Rounded against who gets it.
                 true => entity
@@ -65,7 +70,7 @@ impl Store {
                     .saturating_sub(time.saturating_sub(u64::from(time != span))),
             };
             next = self.levels[entity.home as usize].own;
-            self.set_vruntime(at, vruntime);
+            self.reorder(at);
         }
     }
 

@@ -221,16 +221,16 @@ impl Tree {
     /// Restores heights, masks and balance from `at` upwards, as far as they change.
     fn rebalance(&mut self, nodes: &mut impl Nodes, mut at: Option<EntityIndex>) {
         while let Some(root) = at {
-            let &Node {
-                up, height, below, ..
-            } = nodes.node(root);
-            let [left, right] = update(nodes, root);
-            let root = match left.abs_diff(right) > 1 {
-                true => self.balance(nodes, root, usize::from(left < right)),
-                false => root,
-            };
             let node = nodes.node(root);
-            if (node.height, node.below) == (height, below) {
+            let (up, old) = (node.up, (node.height, node.below));
+            let [left, right] = node.kids.map(|kid| summary(nodes, kid));
+            let new = if left.0.abs_diff(right.0) > 1 {
+                let root = self.balance(nodes, root, usize::from(left.0 < right.0));
+                summary(nodes, Some(root))
+            } else {
+                update(nodes, root, left, right)
+            };
+            if new == old {
                 return;
             }
             at = up;
@@ -259,8 +259,10 @@ impl Tree {
         self.replace(nodes, low.up, at, Some(up));
         adopt(nodes, at, side, inner);
         adopt(nodes, up, 1 - side, Some(at));
-        update(nodes, at);
-        update(nodes, up);
+        for at in [at, up] {
+            let [left, right] = nodes.node(at).kids.map(|kid| summary(nodes, kid));
+            update(nodes, at, left, right);
+        }
         up
     }
 }
@@ -285,13 +287,10 @@ fn summary(nodes: &impl Nodes, at: Option<EntityIndex>) -> (u8, u16) {
     at.map_or((0, 0), |at| (nodes.node(at).height, nodes.node(at).below))
 }
 
-/// Computes height and slots of a subtree from its children, and returns the children's heights.
-fn update(nodes: &mut impl Nodes, at: EntityIndex) -> [u8; 2] {
-    let [left, right] = nodes.node(at).kids;
-    let (left, left_below) = summary(nodes, left);
-    let (right, right_below) = summary(nodes, right);
+/// Computes the summary of a subtree from those of its children.
+fn update(nodes: &mut impl Nodes, at: EntityIndex, left: (u8, u16), right: (u8, u16)) -> (u8, u16) {
     let node = nodes.node_mut(at);
-    node.height = 1 + left.max(right);
-    node.below = node.allowed | left_below | right_below;
-    [left, right]
+    node.height = 1 + left.0.max(right.0);
+    node.below = node.allowed | left.1 | right.1;
+    (node.height, node.below)
 }
