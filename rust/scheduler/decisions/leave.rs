@@ -61,17 +61,29 @@ impl Scheduler {
         }
     }
 
-    /// Handles a report of a slot with a relay other than a record: if the slot was reset, it is not
-    /// known which of the contexts that were named have run, and their jobs share the fate of the
-    /// one that was on the slot.
-    pub(in super::super) fn follow_relay<C: Card>(
+    /// Handles a report other than a record.
+    #[inline]
+    pub(in super::super) fn follow_report<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
         id: SlotId,
         change: Change,
     ) {
+        let Change { over, after } = &change;
+        if over.is_none() && *after == After::Pending {
+            return self.touch(id);
+        }
+        if self.slot(id).protocol.has_relay() {
+            self.lose_named(call, id, &change);
+        }
+        self.follow(call, id, change);
+    }
+
+    /// If a slot with a relay was reset, it is not known which of the contexts that were named have
+    /// run, and their jobs share the fate of the one that was on the slot.
+    fn lose_named<C: Card>(&mut self, call: &mut Call<'_, C>, id: SlotId, change: &Change) {
         let outcome = match change.after {
-            After::Pending => return self.follow(call, id, change),
+            After::Pending => return,
             After::Vacant(_, outcome) | After::Quarantined(_, outcome) => match outcome {
                 Outcome::Failed(failure) => Outcome::Failed(failure),
                 _ => Outcome::Failed(Failure::Protocol),
@@ -97,7 +109,6 @@ impl Scheduler {
                 self.reschedule(self.contexts[next.ctx].class);
             }
         }
-        self.follow(call, id, change);
     }
 
     /// Handles the record of the run on a slot.
@@ -119,13 +130,13 @@ impl Scheduler {
             // The card runs a context that it was not told to run.
             let protocol = &mut self.slots[id.index()].protocol;
             let change = protocol.abort(call, Some(Failure::Protocol));
-            return self.follow_relay(call, id, change);
+            return self.follow_report(call, id, change);
         }
         let (accounts, charged) = (slot.accounts, slot.charged());
         let protocol = &mut self.slots[id.index()].protocol;
         let change = protocol.record(call, record, charged);
         let (Some(over), After::Vacant(ctx, outcome)) = (change.over, change.after) else {
-            return self.follow_relay(call, id, change);
+            return self.follow_report(call, id, change);
         };
         let had_two = named[1].is_some();
         self.take_named(id);

@@ -594,10 +594,12 @@ impl Scheduler {
     /// Returns whether a successor may start: the slots of its gang are vacant.
     #[inline]
     pub(in super::super) fn is_seated(&self, next: &Next) -> bool {
-        next.together.is_none() || {
-            let mut seats = self.mates(next.ctx).filter_map(|mate| self.seat_of(mate));
-            seats.all(|id| self.slot(id).protocol.is_vacant())
-        }
+        next.together.is_none() || self.has_vacant_seats(next.ctx)
+    }
+
+    fn has_vacant_seats(&self, at: EntityIndex) -> bool {
+        let mut seats = self.mates(at).filter_map(|mate| self.seat_of(mate));
+        seats.all(|id| self.slot(id).protocol.is_vacant())
     }
 
     /// Has the timers start the gang of a member that was started, each in a section of its own.

@@ -51,7 +51,7 @@ impl Scheduler {
         let call = &mut Call::new(card, now);
         for id in slots_in(self.present) {
             let change = self.slots[id.index()].protocol.end_lost_run();
-            self.follow_relay(call, id, change);
+            self.follow_report(call, id, change);
             if self.slot(id).next().is_some() {
                 self.withdraw(call, id);
             }

@@ -22,7 +22,7 @@ impl Scheduler {
         }
         let protocol = &mut self.slots[id.index()].protocol;
         let change = protocol.status(call, status);
-        self.follow_relay(call, id, change);
+        self.follow_report(call, id, change);
         self.finish(call);
     }
 
@@ -99,7 +99,7 @@ impl Scheduler {
         });
         let protocol = &mut self.slots[id.index()].protocol;
         let change = protocol.timer(call, timeslice);
-        self.follow_relay(call, id, change);
+        self.follow_report(call, id, change);
         let slot = self.slot(id);
         if slot.protocol.is_vacant() {
             return self.fill(call, id);
@@ -109,7 +109,11 @@ impl Scheduler {
         if is_late && slot.next().is_some() {
             // The slot does not answer in time: its successor need not wait for it.
             self.withdraw(call, id);
-        } else if slot.protocol.stopping().is_some() {
+            return;
+        }
+        let has_relay = slot.protocol.has_relay();
+        let stop = slot.protocol.stopping();
+        if stop.is_some_and(|stop| stop.boundary || has_relay) {
             // The wait for a boundary may be over.
             self.commit(call, id);
         }

@@ -11,6 +11,7 @@ impl Protocol {
     /// Returns what a status says of a run. The count tells a status of this run from an older one.
     /// A read that follows the START cannot show an older one, unless the card did not take the
     /// START.
+    #[inline]
     pub(super) fn see_irq(&self, run: &Run, status: Status) -> Seen {
         if status.start_count() != self.count {
             return match run.suspect {

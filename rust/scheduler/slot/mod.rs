@@ -223,8 +223,8 @@ impl Protocol {
     pub(super) fn is_leaving(&self, is_only: bool) -> bool {
         match &self.state {
             State::Running(run) => {
-                let stop = run.stop.filter(|stop| is_only || !stop.late);
-                stop.is_some_and(|stop| !stop.last)
+                let stop = run.stop.as_ref();
+                stop.is_some_and(|stop| !stop.last && (is_only || !stop.late))
             }
             State::Resetting(reset) => is_only || !reset.is_repeated(),
             _ => false,
@@ -319,8 +319,9 @@ impl Protocol {
     /// known. The caller changes the state.
     fn end_run<C: Card>(&mut self, call: &mut Call<'_, C>, end: &RunEnd) -> Option<Over> {
         let run = self.run()?;
-        let (ctx, stop) = (run.ctx, run.stop);
-        if let Some(stop) = stop {
+        let (ctx, stop) = (run.ctx, run.stop.as_ref());
+        let since = stop.map_or(Duration::ZERO, |stop| call.now.since(stop.at));
+        if let Some(&stop) = stop.filter(|stop| stop.overrun) {
             self.note_overrun(call, &stop);
         }
         let saved = matches!(end.reason, EndReason::Paused | EndReason::Empty);
@@ -330,7 +331,6 @@ impl Protocol {
             self.stats.note_save(end.save);
         }
         call.card.ended(self.id, ctx, end);
-        let since = stop.map_or(Duration::ZERO, |stop| call.now.since(stop.at));
         Some(Over {
             ctx,
             saved,

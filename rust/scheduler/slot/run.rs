@@ -184,12 +184,12 @@ impl Protocol {
         call: &mut Call<'_, C>,
         status: Status,
     ) -> Change {
-        match self.state {
+        match &self.state {
             State::Running(run) => {
-                let seen = self.see(&run, status, call.now);
-                self.run_status(call, &run, status, seen)
+                let seen = self.see(run, status, call.now);
+                self.run_status(call, status, seen)
             }
-            State::Resetting(reset) => self.reset_status(call, reset, status),
+            State::Resetting(reset) => self.reset_status(call, *reset, status),
             // No job: a late interrupt, or one that the card did not send.
             _ => Change::NONE,
         }
@@ -201,17 +201,18 @@ impl Protocol {
         call: &mut Call<'_, C>,
         timeslice: Duration,
     ) -> Change {
-        match self.state {
+        match &self.state {
             State::Running(Run { stop: Some(_), .. }) => self.stop_timer(call, timeslice),
             State::Running(run) if call.now >= run.poll_at => {
                 self.poll(call, timeslice);
                 Change::NONE
             }
-            State::Resetting(reset) => self.reset_timer(call, reset),
+            State::Resetting(reset) => self.reset_timer(call, *reset),
             _ => Change::NONE,
         }
     }
 
+    #[inline]
     fn see(&self, run: &Run, status: Status, now: Time) -> Seen {
         // It has no START count.
         if status == Status::UNANSWERED {
@@ -240,7 +241,6 @@ impl Protocol {
     fn run_status<C: Card>(
         &mut self,
         call: &mut Call<'_, C>,
-        run: &Run,
         status: Status,
         seen: Seen,
     ) -> Change {
@@ -256,7 +256,10 @@ impl Protocol {
             Seen::Violation => return self.abort(call, Some(Failure::Protocol)),
             Seen::Over(reason) => reason,
         };
-        let stop = run.stop.filter(|stop| !stop.boundary);
+        let Some(run) = self.run() else {
+            return Change::NONE;
+        };
+        let stop = run.stop.as_ref().filter(|stop| !stop.boundary);
         let stop = stop.filter(|_| reason == EndReason::Paused);
         let end = RunEnd {
             reason,

@@ -50,7 +50,7 @@ pub(in super::super) struct Stopping {
     pub(in super::super) boundary: bool,
     bound: Time,
     /// The bound has passed, and the engine stops at boundaries only.
-    overrun: bool,
+    pub(super) overrun: bool,
 }
 
 impl Stopping {
