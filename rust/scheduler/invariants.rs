@@ -106,7 +106,7 @@ impl Scheduler {
         let mut capped = self.groups.lineage(group);
         is_allowed
             && self.queue.is_linked(at)
-            && !self.queue.is_throttled(at)
+            && !self.is_throttled(at)
             && !self.is_ganged(at)
             && !capped.any(|group| self.groups.is_spent(group))
     }

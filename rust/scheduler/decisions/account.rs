@@ -52,7 +52,9 @@ impl Scheduler {
 
     /// Makes the virtual time that a context has paid for its run `own`; it was `paid`.
     fn pay(&mut self, at: EntityIndex, own: Duration, paid: Duration) {
-        self.spend_budget(at, signed(own).saturating_sub(signed(paid)));
+        if self.is_reserved(at) {
+            return self.spend_budget(at, signed(own).saturating_sub(signed(paid)));
+        }
         match own >= paid {
             true => self.queue.charge(at, own.less(paid)),
             false => self.queue.refund(at, paid.less(own)),

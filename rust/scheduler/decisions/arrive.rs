@@ -100,7 +100,7 @@ impl Scheduler {
         call: &mut Call<'_, C>,
         at: EntityIndex,
     ) -> Option<EntityIndex> {
-        if self.frozen || self.gone || !self.queue.is_linked(at) || self.queue.is_throttled(at) {
+        if self.frozen || self.gone || !self.queue.is_linked(at) || self.is_throttled(at) {
             return None;
         }
         if !self.arrives_alone(call, at) {

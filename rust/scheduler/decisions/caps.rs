@@ -93,6 +93,12 @@ impl Scheduler {
         false
     }
 
+    /// Returns whether a group of a context is throttled.
+    #[inline]
+    pub(in super::super) fn is_throttled(&self, at: EntityIndex) -> bool {
+        self.groups.has_caps() && self.queue.is_throttled(at)
+    }
+
     /// Returns whether the budget of a context, or a cap of its groups, is used up.
     pub(in super::super) fn is_spent(&mut self, now: Time, at: EntityIndex) -> bool {
         if self.is_reserved(at) {

@@ -124,7 +124,7 @@ impl Scheduler {
         let is_vacant = |slot: &&Slot| slot.protocol.is_vacant() && !self.frozen;
         let record = self.find_record(slot).filter(is_vacant)?;
         let waits = self.longest_waiting(record.class).find(|&at| {
-            let is_kept = self.queue.is_throttled(at) || self.is_ganged(at);
+            let is_kept = self.is_throttled(at) || self.is_ganged(at);
             !is_kept && self.slots_of(at) & slot.bit() != 0
         });
         self.successor(slot)
@@ -175,7 +175,7 @@ impl Scheduler {
         for _ in 0..LOOKS_MAX {
             let at = next?;
             next = self.contexts[at].neighbours.newer;
-            if self.queue.is_throttled(at) {
+            if self.is_throttled(at) {
                 // Contexts of throttled groups do not hide the others.
                 self.unlist(at);
                 self.list(at, self.classes[class.at()].waiting.newest);

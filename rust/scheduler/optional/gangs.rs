@@ -379,7 +379,7 @@ impl Scheduler {
         let mut seats = Seats::default();
         for member in self.gang(at).into_iter().flatten() {
             let waits = self.queue.is_linked(member) || self.seat_of(member).is_some();
-            let waits = waits && !self.queue.is_throttled(member);
+            let waits = waits && !self.is_throttled(member);
             if waits && !self.throttle_group_of(now, member) {
                 seats.add(member, self.slots_of(member));
             }
