@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Count instructions. Usage: python3 -m fermatavm.instructions [scheduler|module] [OPTION]...
 
-scheduler (the default): count those of the scheduler for a switch and for calls under callgrind, and compare them with
-rust/bench/instructions.json. The same program built by the same compiler gives the same counts on any machine; a difference of more
+scheduler (the default): count those of the scheduler for a switch, for a slot's gap from the status read to the next START, and for calls
+under callgrind, and compare them with rust/bench/instructions.json. The same program built by the same compiler gives the same counts on any machine; a difference of more
 than 5 %, up or down, fails. --update writes the counts of this compiler into the file: commit the file if a change was intended, or if
 the build root has a new compiler.
 

@@ -27,6 +27,11 @@ impl Case {
         matches!(self.policy, PolicyKind::Deadline)
     }
 
+    /// Does the card start jobs by itself?
+    pub const fn has_relay(&self) -> bool {
+        self.relay
+    }
+
     /// Are contexts in several groups, which never share a gang?
     pub const fn has_groups(&self) -> bool {
         self.group != usize::MAX
@@ -77,6 +82,29 @@ const RUNNING: u64 = 1;
 const FINISH: u64 = 2;
 const PAUSED: u64 = 4;
 
+/// Which calls are counted by callgrind, which looks for functions by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// None.
+    None,
+    /// All calls into the scheduler.
+    All,
+    /// All calls, until a START, which ends the program.
+    UntilStart,
+}
+
+/// Calls `what`, whose instructions are counted.
+#[inline(never)]
+fn counted<R>(what: impl FnOnce() -> R) -> R {
+    std::hint::black_box(what())
+}
+
+/// Ends the program; from here on nothing is counted.
+#[inline(never)]
+fn end_of_counted() -> ! {
+    std::process::exit(0)
+}
+
 /// Slots under contention. Jobs never end, except those of one urgent context, which is
 /// latency-critical and, under `Deadline`, has a reservation that is due before all others.
 pub struct Contended {
@@ -89,6 +117,7 @@ pub struct Contended {
     relay: bool,
     /// STARTs so far.
     starts: u64,
+    counts: Counts,
 }
 
 /// What a slot will report next.
@@ -159,6 +188,7 @@ impl Contended {
             slots: vec![Slot::default(); slots],
             relay: case.relay,
             starts: 0,
+            counts: Counts::None,
         };
         for i in 0..contexts {
             let ctx = it.contexts[i];
@@ -168,6 +198,11 @@ impl Contended {
             });
         }
         it
+    }
+
+    /// Sets which calls are counted from now on.
+    pub fn count(&mut self, counts: Counts) {
+        self.counts = counts;
     }
 
     /// Returns the number of slots.
@@ -242,13 +277,17 @@ impl Contended {
         call: impl FnOnce(&mut Scheduler, Time, &mut dyn FnMut(Action)) -> R,
     ) -> R {
         let Self {
-            slots, starts, now, ..
+            slots,
+            starts,
+            now,
+            counts,
+            machine,
+            ..
         } = self;
-        let now = *now;
-        call(
-            &mut self.machine,
-            Time::from_ns(now),
-            &mut |action| match action {
+        let (now, counts) = (*now, *counts);
+        let mut act = |action: Action| {
+            match action {
+                Action::Start { .. } if counts == Counts::UntilStart => end_of_counted(),
                 Action::Start { slot, ctx, .. } => {
                     let slot = &mut slots[slot.index()];
                     slot.count = slot.count.wrapping_add(1);
@@ -271,8 +310,13 @@ impl Contended {
                 Action::ReadStatus { slot } => slots[slot.index()].read = true,
                 Action::Arm { slot, at } => slots[slot.index()].armed = Some(at.as_ns()),
                 _ => {}
-            },
-        )
+            };
+        };
+        let what = || call(machine, Time::from_ns(now), &mut act);
+        match counts {
+            Counts::None => what(),
+            Counts::All | Counts::UntilStart => counted(what),
+        }
     }
 
     fn event(&mut self, event: Event) {
@@ -315,25 +359,41 @@ impl Contended {
             self.slots[i].runs = None;
             return self.end(i, FINISH);
         }
-        let first = |at: fn(&Slot) -> Option<u64>| {
-            let times = slots.iter().zip(0..);
-            times.filter_map(|(slot, i)| Some((at(slot)?, i))).min()
-        };
-        match (first(|slot| slot.leaves), first(|slot| slot.armed)) {
-            (Some((at, i)), timer) if timer.is_none_or(|(fires, _)| at <= fires) => {
-                self.now = self.now.max(at);
-                self.slots[i].runs = None;
-                self.slots[i].leaves = None;
-                self.end(i, PAUSED);
-            }
-            (_, timer) => {
-                let (at, i) = timer.expect("a timer is armed");
-                self.now = self.now.max(at);
-                self.slots[i].armed = None;
-                let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
-                self.event(Event::Timer { slot });
-            }
+        if let Some((at, i)) = self.leaves() {
+            self.now = self.now.max(at);
+            self.slots[i].runs = None;
+            self.slots[i].leaves = None;
+            return self.end(i, PAUSED);
         }
+        let timer = self.first(|slot| slot.armed);
+        let (at, i) = timer.expect("a timer is armed");
+        self.now = self.now.max(at);
+        self.slots[i].armed = None;
+        let slot = SlotId::new(i as u8).expect("a card has at most eight slots");
+        self.event(Event::Timer { slot });
+    }
+
+    /// Returns the earliest of some times of slots.
+    fn first(&self, at: fn(&Slot) -> Option<u64>) -> Option<(u64, usize)> {
+        let times = self.slots.iter().zip(0..);
+        times.filter_map(|(slot, i)| Some((at(slot)?, i))).min()
+    }
+
+    /// Returns when a job leaves its slot, if that comes before the next timer, and the slot.
+    fn leaves(&self) -> Option<(u64, usize)> {
+        let timer = self.first(|slot| slot.armed);
+        let leaves = self.first(|slot| slot.leaves);
+        leaves.filter(|(at, _)| timer.is_none_or(|(fires, _)| *at <= fires))
+    }
+
+    /// Counts the gap of a slot: from the report that its job is saved to the START of the next one,
+    /// which ends the program.
+    pub fn gap(&mut self) {
+        while self.slots.iter().any(|slot| slot.read) || self.leaves().is_none() {
+            self.decide();
+        }
+        self.count(Counts::UntilStart);
+        self.decide();
     }
 
     /// Ends a run, and reports this by a status or a record.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs the pure part of a switch, or of a call, under callgrind, which counts the instructions
-//! below `counted` (vm/fermatavm/instructions.py). Arguments: a case, an operation, and the number of
+//! Runs the pure part of a switch, or of a call, under callgrind, which counts the instructions of
+//! the scheduler (vm/fermatavm/instructions.py). Arguments: a case, an operation, and the number of
 //! slots (1). Prints how many operations were counted.
 
 use fermata_output::say;
-use fermata_sched_bench::{Case, Contended, CASES};
+use fermata_sched_bench::{Case, Contended, Counts, CASES};
 use fermata_sched_host::sched::{Event, Params};
 use std::process::ExitCode;
 
@@ -14,17 +14,13 @@ const CONTEXTS: usize = 64;
 /// Number of operations that are counted, after the same number for warm-up.
 const TIMES: usize = 200;
 
-/// Calls `what`, whose instructions are counted.
-#[inline(never)]
-fn counted<R>(what: impl FnOnce() -> R) -> R {
-    std::hint::black_box(what())
-}
-
 /// An operation on a slot under contention.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     /// A switch at the end of a slice: the timer, and PAUSED.
     Switch,
+    /// From the report that a job is saved to the START of the next one.
+    Gap,
     /// A whole urgent job: its START, PAUSED, and its FINISH.
     Urgent,
     /// The urgent job's START alone, as by the ioctl.
@@ -37,8 +33,9 @@ enum Operation {
     SetParam,
 }
 
-const OPERATIONS: [(&str, Operation); 6] = [
+const OPERATIONS: [(&str, Operation); 7] = [
     ("switch", Operation::Switch),
+    ("gap", Operation::Gap),
     ("urgent", Operation::Urgent),
     ("start", Operation::Start),
     ("start-vacant", Operation::StartVacant),
@@ -48,11 +45,9 @@ const OPERATIONS: [(&str, Operation); 6] = [
 
 fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) {
     let run = |it: &mut Contended, what: &dyn Fn(&mut Contended)| {
-        if count {
-            counted(|| what(it));
-        } else {
-            what(it);
-        }
+        it.count(if count { Counts::All } else { Counts::None });
+        what(it);
+        it.count(Counts::None);
     };
     // Contexts are not used in the order in which they were made.
     let context = |it: &Contended| it.contexts()[round * 29 % CONTEXTS];
@@ -64,6 +59,11 @@ fn perform(it: &mut Contended, operation: Operation, round: usize, count: bool) 
         Operation::Switch => run(it, &|it| {
             it.switch();
         }),
+        Operation::Gap if count => {
+            say!("1");
+            it.gap();
+        }
+        Operation::Gap => _ = it.switch(),
         Operation::Urgent => run(it, &|it| {
             it.interrupt();
         }),
@@ -104,8 +104,10 @@ fn run() {
         .find(|(name, _)| arguments.get(1).is_some_and(|it| it == name));
     let (Some(case), Some((_, operation))) = (case, operation) else {
         for case in CASES {
-            for (name, _) in OPERATIONS {
-                say!("{} {name}", case.name);
+            for (name, operation) in OPERATIONS {
+                if operation != Operation::Gap || !case.has_relay() {
+                    say!("{} {name}", case.name);
+                }
             }
         }
         return;
