@@ -226,7 +226,7 @@ impl Scheduler {
     #[inline]
     pub(in super::super) fn gives_way(&self, next: &Next, at: EntityIndex) -> bool {
         match next.why {
-            Why::Turn => self.preempts(at, next.ctx),
+            Why::Turn => self.preempts(at, next.ctx) && !self.is_beginning(next),
             Why::Boost => self.is_reserved(at),
             Why::Hint => self.gives_up_kept(next.ctx, at),
         }

@@ -40,7 +40,7 @@ impl Scheduler {
         }
         slot.next = None;
         self.begun(call, id, next);
-        self.start_mates(&next);
+        self.start_mates(id, &next);
         true
     }
 

@@ -602,10 +602,22 @@ impl Scheduler {
         seats.all(|id| self.slot(id).protocol.is_vacant())
     }
 
-    /// Has the timers start the gang of a member that was started, each in a section of its own.
+    /// Returns whether a mate of a successor was started already: others wait until the gang is
+    /// complete.
+    pub(in super::super) fn is_beginning(&self, next: &Next) -> bool {
+        let runs = |mate: EntityIndex| self.contexts[mate].state == State::Running;
+        next.together.is_some() && self.mates(next.ctx).any(runs)
+    }
+
+    /// Has the timers start the gang of a member that was started, each in a section of its own, and
+    /// look at its run if others have waited for that.
     #[inline]
-    pub(in super::super) fn start_mates(&mut self, next: &Next) {
+    pub(in super::super) fn start_mates(&mut self, id: SlotId, next: &Next) {
         if next.together.is_some() {
+            let first = self.queue.pick(self.slot(id).class, id.bit().into());
+            if first.is_some_and(|first| self.preempts(first, next.ctx)) {
+                self.slots[id.index()].check_by(Time::ZERO);
+            }
             self.for_gang(next.ctx, |scheduler, mate| {
                 if let Some(id) = scheduler.seat_of(mate) {
                     scheduler.slots[id.index()].check_by(Time::ZERO);

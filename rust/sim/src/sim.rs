@@ -229,6 +229,7 @@ impl<'a> Sim<'a> {
             What::Ready { client } => {
                 let ctx = self.clients[client as usize].ctx;
                 let job = NewJob::default();
+                self.note_arrival(client);
                 self.decide(Event::Start { ctx, job });
             }
             What::Heard { client } => {

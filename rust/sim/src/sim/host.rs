@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use fermata_sched_host::sched::{
     Action, ContextId, Event, Failure, JobState, LeftReason, NextRun, Order, Scheduler, SlotId,
-    Time, Wake,
+    Time, Wake, MAX_SLOTS,
 };
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -85,6 +85,9 @@ impl Sim<'_> {
     }
 
     fn act(&mut self, action: Action) {
+        if let Action::Pause { ctx, .. } = action {
+            self.note_stop(self.card.clients[ctx.index()]);
+        }
         let costs = &self.plan.costs;
         let it = &mut self.card;
         match action {
@@ -213,6 +216,8 @@ pub(super) struct Client {
     pub(super) gang: Option<u32>,
     /// When another member was started while this one waited.
     pub(super) behind_since: Option<u64>,
+    /// Its job came when another member had its slot already, so that it goes by itself.
+    pub(super) comes_later: bool,
 }
 
 impl Sim<'_> {
@@ -235,6 +240,7 @@ impl Sim<'_> {
             saved: false,
             gang: plan.gang,
             behind_since: None,
+            comes_later: false,
         });
         self.draw(id);
     }
@@ -355,6 +361,27 @@ impl Sim<'_> {
         client.left
     }
 
+    /// Notes that the job of a client comes, and whether another member of its gang has its slot
+    /// already.
+    pub(super) fn note_arrival(&mut self, id: u32) {
+        let (client, machine) = (&self.clients[id as usize], &self.card.machine);
+        let slots = || (0..MAX_SLOTS as u8).map(slot_id);
+        let is_bound =
+            |mate: &Client| slots().any(|slot| machine.successor(slot) == Some(mate.ctx));
+        let mut mates = self.clients.iter().filter(|mate| mate.gang == client.gang);
+        let comes_later = client.gang.is_some() && mates.any(is_bound);
+        self.clients[id as usize].comes_later = comes_later;
+    }
+
+    /// Notes that a client is told to stop: its gang will start together later.
+    fn note_stop(&mut self, id: u32) {
+        let gang = self.clients[id as usize].gang;
+        let mates = self.clients.iter_mut();
+        for mate in mates.filter(|mate| gang.is_some() && mate.gang == gang) {
+            mate.behind_since = None;
+        }
+    }
+
     /// Notes which members waited when another member of their gang was started, and for how long
     /// they waited after that.
     pub(super) fn note_start(&mut self, id: u32) {
@@ -362,6 +389,7 @@ impl Sim<'_> {
         let Some(gang) = client.gang else {
             return;
         };
+        client.comes_later = false;
         if let Some(since) = client.behind_since.take() {
             // Members that have arrived since then join later.
             self.outcome.skews.push(self.now - since);
@@ -372,7 +400,7 @@ impl Sim<'_> {
         let mates = self.clients.iter_mut();
         for mate in mates.filter(|mate| mate.gang == Some(gang)) {
             let stats = machine.stats(mate.ctx, now).expect("clients stay");
-            if stats.state == JobState::Queued {
+            if stats.state == JobState::Queued && !mate.comes_later {
                 mate.behind_since.get_or_insert(self.now);
             }
         }
