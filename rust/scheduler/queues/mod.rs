@@ -285,7 +285,7 @@ impl RunQueue {
         }
         let key = self.key(&self.store.entities[top]);
         // A key is a virtual time, or the time of a deadline, in ns: far below 2^62.
-        (self.rank(ctx) as u64) << 62 | key.min(u64::MAX >> 2)
+        ((self.rank(ctx) as u64) << 62) | key.min(u64::MAX >> 2)
     }
 
     /// Returns how long `runs`, which was charged until now, may run until its entity is even with

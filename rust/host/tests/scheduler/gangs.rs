@@ -667,7 +667,7 @@ fn a_member_does_not_start_when_another_one_stops_already() {
     assert_eq!(handle(soon, Event::Preempt { ctx, hold }), []);
     assert_eq!(handle(soon, timers[1]), []);
     // PAUSED, after one START.
-    let status = Status::from_raw(4 | 1 << 32);
+    let status = Status::from_raw(4 | (1 << 32));
     let mut starts = handle(soon + US, Event::Status { slot, status });
     for timer in timers {
         starts.extend(handle(soon + 3 * US, timer));
