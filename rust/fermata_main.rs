@@ -3,7 +3,7 @@
 //! fermata: shares a preemptible PCIe accelerator between processes, in time and in space.
 //!
 //! Dependencies point one way: file operations ([`mod@file`]) → calls ([`ioctl`]) → context
-//! ([`context`]) → card ([`card`]: the scheduler and slot protocol of [`sched`], and the images of
+//! ([`context`]) → card ([`card`]: the scheduler and slot protocol of [`scheduler`], and the images of
 //! contexts) → registers ([`bar`]). Interrupts and timers enter at the card. See
 //! docs/architecture.md.
 

@@ -90,12 +90,17 @@ pub enum Trace {
     Overrun(Duration),
 }
 
+/// For how many gangs one call looks for slots.
+const GANGS_MAX: u8 = 4;
+
 /// One call into the scheduler.
 pub(super) struct Call<'a, C> {
     pub(super) card: &'a mut C,
     pub(super) now: Time,
     /// Registers were loaded: another slot is filled by its timer.
     pub(super) has_loaded: bool,
+    /// For how many gangs slots may still be looked for: others wait for a timer.
+    pub(super) gangs: u8,
 }
 
 impl<'a, C: Card> Call<'a, C> {
@@ -104,6 +109,7 @@ impl<'a, C: Card> Call<'a, C> {
             card,
             now,
             has_loaded: false,
+            gangs: GANGS_MAX,
         }
     }
 

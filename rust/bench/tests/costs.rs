@@ -144,7 +144,7 @@ fn that_holds_for_several_slots() {
 fn a_decision_about_gangs_looks_at_a_limited_number_of_entries() {
     const CONTEXTS: usize = 512;
     const SLOTS: usize = 8;
-    const MOST: u64 = 12_000;
+    const MOST: u64 = 70_000;
     let all = CASES.into_iter().filter(|case| !case.has_groups());
     let all = all.flat_map(|case| [(case, false), (case, true)]);
     for (case, apart) in all.filter(|(case, apart)| !(*apart && case.has_reservations())) {

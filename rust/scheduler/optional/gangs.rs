@@ -427,6 +427,10 @@ impl Scheduler {
         let Some(mut seats) = self.guests(call.now, at) else {
             return Turn::Alone;
         };
+        let Some(left) = call.gangs.checked_sub(1) else {
+            return Turn::Later(RETRY);
+        };
+        call.gangs = left;
         self.unseat(call, at);
         let best = seats.guests.into_iter().flatten().reduce(|best, member| {
             match self.queue.outranks(member, best) {
