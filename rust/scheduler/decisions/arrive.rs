@@ -189,6 +189,7 @@ impl Scheduler {
         let runs = EntityIndex::of(run.ctx);
         let is_boosted = || self.slot(id).accounts.boosted && call.now < self.slice_end(id);
         let may_stop = self.preempts(at, runs) && (self.is_reserved(at) || !is_boosted());
+        let may_stop = may_stop && !self.has_seated_mate(runs);
         may_stop.then_some((Offer::Job, Some(runs)))
     }
 

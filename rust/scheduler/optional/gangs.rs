@@ -613,6 +613,11 @@ impl Scheduler {
         next.together.is_some() && self.mates(next.ctx).any(runs)
     }
 
+    /// Returns whether a mate of a job that runs is to be started at once.
+    pub(in super::super) fn has_seated_mate(&self, at: EntityIndex) -> bool {
+        self.is_in_gang(at) && self.mates(at).any(|mate| self.seat_of(mate).is_some())
+    }
+
     /// Has the timers start the gang of a member that was started, each in a section of its own, and
     /// look at its run if others have waited for that.
     #[inline]

@@ -34,6 +34,7 @@ impl Scheduler {
     pub(in super::super) fn gather(&mut self, _: Time, _: EntityIndex) {}
     pub(in super::super) fn is_seated(&self, _: &Next) -> bool { true }
     pub(in super::super) fn is_beginning(&self, _: &Next) -> bool { false }
+    pub(in super::super) fn has_seated_mate(&self, _: EntityIndex) -> bool { false }
     pub(in super::super) fn start_mates(&mut self, _: SlotId, _: &Next) {}
 
     pub(in super::super) fn for_gang(
