@@ -1927,7 +1927,7 @@ FM_TEST(group, slot_for_a_subtree)
 		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner },
 		{ 0, CARD_RESUME, &other }, { 0, CARD_PAUSE, &other }, { 0, CARD_PAUSED, &other },
 		{ 0, CARD_START, &inner }, { 0, CARD_FINISHED, &inner } }, 12));
-	/* Who is first now depends on how long the other one has run. */
+	/* The first one now depends on how long the other one has run. */
 	ASSERT_EQ(0, reserve_slots(INNER, 0));
 	card_until_runs(other.slot, other.token);
 	fm_end_endless(&other);

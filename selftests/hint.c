@@ -106,8 +106,8 @@ FM_TEST(hint, made_vacant_and_given_back)
 	ASSERT_GOOD(fm_turns_wrong(from, (struct fm_turn[]) {
 		{ 0, CARD_PAUSE, &be }, { 0, CARD_PAUSED, &be }, { 0, CARD_RESUME, &be } }, 3));
 	/*
-	 * The group's hints are refused once unused ones have cost too much. One that follows
-	 * another one at once would be refused for that.
+	 * The group's hints are refused once unused ones have cost too much. A hint less than
+	 * 100 us after another one is refused, too.
 	 */
 	do {
 		ASSERT_LT(fm_now(), end);

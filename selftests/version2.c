@@ -183,7 +183,7 @@ FM_TEST(version2, hints_are_refused_instead_of_ignored)
 	make(&lc);
 	ASSERT_EQ(0, CALL(lc.fd, param, .flags = FERMATA_SET, .param = FERMATA_PARAM_LATENCY_CRITICAL,
 			  .value = 1));
-	/* One that follows another one at once would be refused for that. */
+	/* A hint less than 100 us after another one is refused, too. */
 	do {
 		ASSERT_LT(fm_now(), end);
 		fm_sleep_us(500);
