@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What must not happen on a slot, whatever jobs do: its timer fires without end, or a job waits
-//! beside the slot although the slot is vacant. Only a fault of the scheduler or the driver is the
+//! Two events that no job can cause: the timer of a slot fires without end, or a job waits beside
+//! the slot although the slot is vacant. Only a fault of the scheduler or the driver is the
 //! cause.
 
 use crate::scheduler::{ContextId, Duration, Time};

@@ -82,7 +82,7 @@ const RUNNING: u64 = 1;
 const FINISH: u64 = 2;
 const PAUSED: u64 = 4;
 
-/// Which calls are counted by callgrind, which looks for functions by their names.
+/// The calls that callgrind counts; it finds functions by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// None.

@@ -205,22 +205,16 @@ impl Scheduler {
         if slot.next.is_none() && (is_vacant || is_leaving && !self.comes_back(id, at)) {
             return Some((Offer::Free, None));
         }
-        let is_early = slot
-            .protocol
-            .stopping()
-            .is_some_and(|stop| !stop.is_at_once());
-        let run = slot.protocol.run().filter(|_| is_early);
+        // A relay was told to stop the job later.
+        let run = slot.protocol.run();
+        let run = run.filter(|run| run.stop.is_some_and(|stop| !stop.is_at_once()));
         if let Some(offer) = run.and_then(|run| self.offer_of_job(call, id, at, run)) {
             return Some(offer);
         }
-        match slot.next {
-            Some(next) if is_vacant || is_leaving => {
-                let has_room = || is_vacant && self.has_room(call.now, id, at);
-                let gives_way = self.gives_way(&next, at) || has_room();
-                gives_way.then_some((Offer::Successor, Some(next.ctx)))
-            }
-            _ => None,
-        }
+        let next = slot.next.filter(|_| is_vacant || is_leaving)?;
+        let has_room = || is_vacant && self.has_room(call.now, id, at);
+        let gives_way = self.gives_way(&next, at) || has_room();
+        gives_way.then_some((Offer::Successor, Some(next.ctx)))
     }
 
     /// Returns whether a successor gives way to a context that waits.

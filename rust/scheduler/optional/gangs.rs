@@ -467,7 +467,7 @@ impl Scheduler {
 
     /// Takes the other members of a gang off the slots that they were bound to together.
     fn unseat(&mut self, call: &mut Call<'_, impl Card>, at: EntityIndex) {
-        let seat = self.mates(at).find_map(|mate| self.seat_of(mate));
+        let seat = self.mates_seats(at).next();
         if let Some(next) = seat.and_then(|id| self.slots[id.index()].take_together(call)) {
             self.give_back(call, next);
         }
@@ -601,8 +601,13 @@ impl Scheduler {
         next.together.is_none() || self.has_vacant_seats(next.ctx)
     }
 
+    /// Iterates over the slots that the mates of a context are bound to together.
+    fn mates_seats(&self, at: EntityIndex) -> impl Iterator<Item = SlotId> + '_ {
+        self.mates(at).filter_map(|mate| self.seat_of(mate))
+    }
+
     fn has_vacant_seats(&self, at: EntityIndex) -> bool {
-        let mut seats = self.mates(at).filter_map(|mate| self.seat_of(mate));
+        let mut seats = self.mates_seats(at);
         seats.all(|id| self.slot(id).protocol.is_vacant())
     }
 
@@ -615,7 +620,7 @@ impl Scheduler {
 
     /// Returns whether a mate of a job that runs is to be started at once.
     pub(in super::super) fn has_seated_mate(&self, at: EntityIndex) -> bool {
-        self.is_in_gang(at) && self.mates(at).any(|mate| self.seat_of(mate).is_some())
+        self.is_in_gang(at) && self.mates_seats(at).next().is_some()
     }
 
     /// Has the timers start the gang of a member that was started, each in a section of its own, and
@@ -645,9 +650,8 @@ impl Scheduler {
         at: EntityIndex,
     ) -> bool {
         self.is_in_gang(at) && {
-            let seats = || self.mates(at).filter_map(|mate| self.seat_of(mate));
-            let are_vacant = seats().all(|id| self.slot(id).protocol.is_vacant());
-            let late = seats().next().filter(|_| are_vacant);
+            let are_vacant = self.has_vacant_seats(at);
+            let late = self.mates_seats(at).next().filter(|_| are_vacant);
             late.inspect(|&id| self.fill(call, id)).is_some()
         }
     }

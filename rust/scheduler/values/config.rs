@@ -72,7 +72,7 @@ pub enum PreemptGranularity {
     BoundaryOnly,
 }
 
-/// What the caller knows of a slot.
+/// A slot as the caller describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotConfig {
     /// Its profile.

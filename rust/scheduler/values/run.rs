@@ -4,7 +4,7 @@
 
 use super::{ContextId, Duration, Failure, GroupKey, Time};
 
-/// What the caller has done to a slot between Load and Start.
+/// The cost of loading a slot before the START of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadCost {
     /// The time in which registers that another context had written were cleared. Part of `total`.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the scheduler reports of contexts, slots and groups.
+//! The scheduler's reports of contexts, slots and groups.
 
 use super::{ContextId, Duration, JobState, SlotId, Time, WaitReason};
 
-/// What a context has done, including its current run, and its state.
+/// The work of a context so far, including its current run, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// The state of its job.

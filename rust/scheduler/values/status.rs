@@ -8,7 +8,7 @@ use super::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(u64);
 
-/// What the engine of a slot does: bits 7:0 of its status.
+/// The activity of the engine of a slot: bits 7:0 of its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing; no job since the last reset.
